@@ -1,0 +1,2 @@
+//! The `urxe` command.
+fn main() {}

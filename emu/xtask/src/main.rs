@@ -1,0 +1,2 @@
+//! Developer commands: `cargo xtask demo`, `test`, `bench`, `interop`.
+fn main() {}

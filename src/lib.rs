@@ -1,0 +1,10 @@
+//! A software RDMA device in user space.
+//!
+//! A packet's way through the folders: [`io`] receives a datagram, [`wire`] parses it, [`qp`] runs the protocol,
+//! [`mem`] checks keys and copies, [`cq`] tells the program.
+
+pub mod ids;
+pub mod io;
+pub mod mem;
+pub mod verbs;
+pub mod wire;
