@@ -1,0 +1,71 @@
+//! What the tests share: the built library, its folder of links, and running programs.
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs a command that has to succeed and returns what it printed.
+pub fn output(command: &mut Command) -> String {
+    let result = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&result.stdout).into_owned();
+    assert!(
+        result.status.success(),
+        "{command:?}: {}\n{text}{}",
+        result.status,
+        String::from_utf8_lossy(&result.stderr)
+    );
+    text
+}
+
+/// Whether the C headers and a compiler are installed; says what is missing if not.
+pub fn have_headers() -> bool {
+    let there = Path::new("/usr/include/infiniband/verbs.h").exists()
+        && Path::new("/usr/include/rdma/rdma_cma.h").exists()
+        && have_program("cc");
+    if !there {
+        eprintln!("skipped: needs cc, libibverbs-dev and librdmacm-dev");
+    }
+    there
+}
+
+/// Whether a program is in the path.
+pub fn have_program(name: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+}
+
+/// The shared object that cargo built for this test.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let folder = test.ancestors().nth(2).expect("tests are built in <profile>/deps");
+    let library = folder.join("liburxe.so");
+    assert!(library.is_file(), "{} is not built", library.display());
+    library
+}
+
+/// A folder with the library under the names that programs look for.
+pub fn drop_in() -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("drop-in-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("the target folder is writable");
+    for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
+        let link = folder.join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(library(), &link).or_else(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(error),
+            }).expect("the link can be made");
+        }
+    }
+    folder
+}
+
+/// A command that is run over the drop-in library.
+pub fn over_drop_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let folder = drop_in();
+    let mut command = Command::new(program);
+    command
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("LD_PRELOAD", folder.join("libibverbs.so.1"))
+        .env("LD_BIND_NOW", "1");
+    command
+}
