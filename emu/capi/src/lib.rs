@@ -1,3 +1,20 @@
-//! The drop-in libibverbs and librdmacm.
+//! The drop-in libibverbs.so.1 and librdmacm.so.1: the C interface of rdma-core over the urxe device.
+//!
+//! A call goes `exports.txt` (name and version) -> [`symbols`] (entry point) -> the function of that name in a
+//! module here, which checks what the program passed and calls the device. [`boundary`] keeps panics inside
+//! and turns errors into C's conventions; [`memory`] reads and writes what the program points to.
+
 #![allow(unsafe_code)]
+
 pub mod abi;
+pub mod boundary;
+pub mod cm;
+pub mod marshal;
+pub mod memory;
+pub mod paths;
+pub mod rates;
+pub mod strings;
+#[cfg(not(test))]
+mod symbols;
+pub mod system;
+pub mod unsupported;

@@ -4,7 +4,7 @@
 //! `URXE_RDMA_RELEASE` the rdma-core release it is of.
 
 #[path = "../src/abi/mod.rs"]
-#[allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
+#[allow(dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod abi;
 mod support;
 
@@ -60,7 +60,12 @@ const NEWER_CONSTANTS: &[(&str, u32)] = &[
 ];
 
 fn since(name: &str, field: Option<&str>) -> u32 {
-    NEWER.iter().filter(|(n, f, _)| *n == name && *f == field).map(|(.., release)| *release).max().unwrap_or(0)
+    NEWER
+        .iter()
+        .filter(|(n, f, _)| *n == name && *f == field)
+        .map(|(.., release)| *release)
+        .max()
+        .unwrap_or(0)
 }
 
 /// The rdma-core release of the headers: pkg-config's version is ABI.release (1.14.44.0).
@@ -122,10 +127,8 @@ fn structures_have_the_layout_of_the_installed_headers() {
             }
             let key = format!("{name}.{field}");
             if from_end {
-                let _ = writeln!(
-                    body,
-                    "printf(\"{key}=%zu\\n\", sizeof({name}) - offsetof({name}, {field}));"
-                );
+                let _ =
+                    writeln!(body, "printf(\"{key}=%zu\\n\", sizeof({name}) - offsetof({name}, {field}));");
                 expected.push((key, (layout.size - offset) as i64));
             } else {
                 let _ = writeln!(body, "printf(\"{key}=%zu\\n\", offsetof({name}, {field}));");
@@ -190,5 +193,8 @@ fn structures_that_grew_have_their_newest_size() {
     assert_eq!(size_of::<abi::verbs_context>(), 696);
     assert_eq!(size_of::<abi::ibv_port_attr>(), 56);
     assert_eq!(size_of::<abi::ibv_qp_ex>(), 360);
-    assert_eq!(std::mem::offset_of!(abi::verbs_context, sz) + 8, std::mem::offset_of!(abi::verbs_context, context));
+    assert_eq!(
+        std::mem::offset_of!(abi::verbs_context, sz) + 8,
+        std::mem::offset_of!(abi::verbs_context, context)
+    );
 }

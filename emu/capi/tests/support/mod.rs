@@ -50,10 +50,12 @@ pub fn drop_in() -> PathBuf {
     for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
         let link = folder.join(name);
         if !link.exists() {
-            std::os::unix::fs::symlink(library(), &link).or_else(|error| match error.kind() {
-                std::io::ErrorKind::AlreadyExists => Ok(()),
-                _ => Err(error),
-            }).expect("the link can be made");
+            std::os::unix::fs::symlink(library(), &link)
+                .or_else(|error| match error.kind() {
+                    std::io::ErrorKind::AlreadyExists => Ok(()),
+                    _ => Err(error),
+                })
+                .expect("the link can be made");
         }
     }
     folder
