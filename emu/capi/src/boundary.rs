@@ -39,7 +39,8 @@ pub fn quiet_panics() {
     });
 }
 
-fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+/// Runs a body; a panic becomes an error like any other.
+pub fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(outcome) => outcome,
         Err(payload) => {
