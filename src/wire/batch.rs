@@ -315,7 +315,7 @@ impl TxBatch {
     }
 
     /// Drops the packet that is open.
-    fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.used = open.used;
         self.pieces.truncate(open.pieces);
