@@ -511,3 +511,5 @@ fn put<T, const N: usize>(rest: &mut &mut [u8], value: Option<T>, emit: impl FnO
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -23,8 +23,8 @@ const UDP_LEN: usize = 8;
 /// The longest UDP payload that an IPv4 packet can carry.
 const MAX_DATAGRAM: usize = u16::MAX as usize - IPV4_LEN - UDP_LEN;
 
-/// From here on the vectorised implementation is faster than [`short`], which starts at once.
-const LONG: usize = 128;
+/// From here on the vectorised implementation is as fast as [`short`], which starts at once (measured, with what precedes).
+const LONG: usize = 48;
 
 /// What never changes between the packets from one address and port to another: cheap to make, 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ impl PathIcrc {
     /// not matter on IPv6.
     #[inline]
     pub fn start(&self, udp_payload_len: usize, ip_id: u16) -> Icrc {
-        let udp_len = (udp_payload_len + UDP_LEN) as u16;
+        let udp_len = (udp_payload_len as u16).wrapping_add(UDP_LEN as u16);
         let [high, low] = udp_len.to_be_bytes();
         let udp_part = SLICES[3][usize::from(high)] ^ SLICES[2][usize::from(low)];
         let ip_part = if self.v6 {
@@ -301,3 +301,5 @@ fn short(mut state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
+#[cfg(test)]
+mod tests;
