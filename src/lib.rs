@@ -6,5 +6,5 @@
 pub mod ids;
 pub mod io;
 pub mod mem;
-pub mod verbs;
+pub mod time;
 pub mod wire;
