@@ -402,13 +402,8 @@ impl Headers {
 
     /// Bytes that [`Headers::emit`] writes.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn emitted_len(&self) -> usize {
         self.bth.opcode.info().header_len
-    }
-
-    /// Never: there is always a BTH.
-    pub const fn is_empty(&self) -> bool {
-        false
     }
 
     /// Writes the headers that the opcode lists, in its order, and returns how many bytes they are. A listed header

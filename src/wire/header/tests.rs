@@ -54,7 +54,7 @@ proptest! {
     fn emitted_headers_parse_back(headers in headers()) {
         let mut out = [0xee; MAX_HEADERS];
         let len = headers.emit(&mut out);
-        prop_assert_eq!(len, headers.len());
+        prop_assert_eq!(len, headers.emitted_len());
         prop_assert!(out[len..].iter().all(|&byte| byte == 0xee), "bytes after the headers are touched");
         let (parsed, rest) = Headers::parse(&out).unwrap();
         prop_assert_eq!(parsed, headers);
