@@ -19,6 +19,7 @@
 //! What a packet *means*, such as whether this QP may receive it now, is not decided here but in the engine. A packet
 //! that [`Packet::parse`] refuses cannot be attributed to a request and is counted and dropped.
 
+pub mod batch;
 pub mod header;
 pub mod icrc;
 pub mod opcode;
