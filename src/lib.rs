@@ -3,6 +3,7 @@
 //! A packet's way through the folders: [`io`] receives a datagram, [`wire`] parses it, [`qp`] runs the protocol,
 //! [`mem`] checks keys and copies, [`cq`] tells the program.
 
+pub mod config;
 pub mod ids;
 pub mod io;
 pub mod mem;
