@@ -179,6 +179,10 @@ impl TxBatch {
     pub fn pieces(&self, run: &Run) -> &[Piece] {
         &self.pieces[run.pieces.clone()]
     }
+    /// The memory of all runs, which [`Run::pieces`] counts in.
+    pub fn all_pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
     /// Whether a packet with this much payload fits.
     pub fn has_room(&self, payload_len: usize) -> bool {
         self.tags.len() < MAX_PACKETS && self.bytes + payload_len + MAX_HEADERS + 8 <= MAX_BYTES
