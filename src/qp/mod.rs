@@ -179,6 +179,11 @@ pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
     }
 }
 
+/// Runs an ICRC over application memory.
+fn checksum(at: mem::HostAddr, len: usize, icrc: &mut crate::wire::Icrc) -> Result<(), mem::Fault> {
+    mem::copy::with_bytes(at, len as u64, |bytes| icrc.update(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,7 @@ pub mod icrc;
 pub mod opcode;
 mod packet;
 
+pub use batch::{IpId, Path, TxBatch};
 pub use header::{
     Aeth, AtomicEth, Bth, Deth, Feth, FlushSelectivity, Headers, MAX_HEADERS, NakCode, Reth, Syndrome,
 };

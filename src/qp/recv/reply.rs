@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::RecvSide;
 use crate::ids::{PKey, Psn, RKey};
 use crate::mem::{Access, Key, Memory, copy};
+use crate::qp::checksum;
 use crate::qp::{Cause, Failure, Notices, Progress};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, WcStatus};
@@ -244,7 +245,7 @@ impl RecvSide {
         if len < REFERENCE_FROM || job.again {
             batch.stage(len, |out| copy::read(at, out))?;
         } else {
-            batch.reference(at.0, len, |icrc| copy::checksum(at, len, icrc))?;
+            batch.reference(at.0, len, |icrc| checksum(at, len, icrc))?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::{Awaited, Cause, SendSide, Stuck, Wqe};
 use crate::ids::{PKey, Psn, QKey, Qpn};
 use crate::mem::{Access, Key, Memory, copy};
+use crate::qp::checksum;
 use crate::qp::{Notices, Progress};
 use crate::time::Instant;
 use crate::verbs::{QpState, QpType, SendFlags, SendOp, WcStatus};
@@ -236,7 +237,7 @@ impl SendSide {
                 let added = if len < REFERENCE_FROM || resent {
                     batch.stage(len, |out| copy::read(at, out))
                 } else {
-                    batch.reference(at.0, len, |icrc| copy::checksum(at, len, icrc))
+                    batch.reference(at.0, len, |icrc| checksum(at, len, icrc))
                 };
                 added.map_err(|f| (WcStatus::LocProtErr, Cause::from(f)))?;
             }
