@@ -13,6 +13,7 @@ pub mod marshal;
 pub mod memory;
 pub mod paths;
 pub mod rates;
+pub mod signals;
 pub mod strings;
 #[cfg(not(test))]
 mod symbols;

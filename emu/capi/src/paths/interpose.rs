@@ -12,26 +12,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use libc::{AT_FDCWD, DIR, FILE, mode_t, size_t, ssize_t, stat64 as Status, statx as Statx};
 
-use super::real::Real;
+use super::real::{Real, real};
 use super::{Rewritten, is_ours, outside, rewrite};
 use crate::boundary::{Errno, Outcome, guarded, set_errno};
 
 /// The device number of the first verbs device.
 const MAJOR: c_uint = 231;
 const MINOR: c_uint = 192;
-
-/// The real function of a name. The signature has to be the one that libc documents for it.
-macro_rules! real {
-    ($name:ident: fn($($type:ty),*) -> *mut $result:ty) => { real!(@ $name, true, unsafe extern "C" fn($($type),*) -> *mut $result) };
-    ($name:ident: fn($($type:ty),*) -> $result:ty) => { real!(@ $name, false, unsafe extern "C" fn($($type),*) -> $result) };
-    (@ $name:ident, $pointer:literal, $signature:ty) => {{
-        static REAL: Real = Real::new(match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => unreachable!(),
-        });
-        std::mem::transmute::<*mut c_void, $signature>(REAL.address($pointer))
-    }};
-}
 
 /// Defines an interposed function. In the unit tests it keeps its Rust name, so that the test program's own
 /// libc calls stay as they are.

@@ -56,3 +56,18 @@ impl Real {
         address
     }
 }
+
+/// The real function of a name. The signature has to be the one that libc documents for it, and the place an
+/// unsafe block.
+macro_rules! real {
+    ($name:ident: fn($($type:ty),*) -> *mut $result:ty) => { real!(@ $name, true, unsafe extern "C" fn($($type),*) -> *mut $result) };
+    ($name:ident: fn($($type:ty),*) -> $result:ty) => { real!(@ $name, false, unsafe extern "C" fn($($type),*) -> $result) };
+    (@ $name:ident, $pointer:literal, $signature:ty) => {{
+        static REAL: Real = Real::new(match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        });
+        std::mem::transmute::<*mut c_void, $signature>(REAL.address($pointer))
+    }};
+}
+pub(crate) use real;

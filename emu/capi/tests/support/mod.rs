@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Runs a command that has to succeed and returns what it printed.
 pub fn output(command: &mut Command) -> String {
@@ -34,13 +35,34 @@ pub fn have_program(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
 }
 
-/// The shared object that cargo built for this test.
+/// The shared object, of the profile that this test was built with. Cargo does not build a cdylib for the
+/// tests of its own package, since they cannot link it, so this does; it is quick if nothing changed.
 pub fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows its path");
-    let folder = test.ancestors().nth(2).expect("tests are built in <profile>/deps");
-    let library = folder.join("liburxe.so");
-    assert!(library.is_file(), "{} is not built", library.display());
-    library
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY
+        .get_or_init(|| {
+            let test = std::env::current_exe().expect("a test knows its path");
+            let folder = test.ancestors().nth(2).expect("tests are built in <target>/<profile>/deps");
+            let profile = match folder.file_name().and_then(|name| name.to_str()) {
+                Some("debug") => "dev",
+                Some(other) => other,
+                None => panic!("{} is not a profile's folder", folder.display()),
+            };
+            // Without cargo around it the test takes what is there.
+            if let Some(cargo) = std::env::var_os("CARGO") {
+                output(
+                    Command::new(cargo)
+                        .args(["build", "--quiet", "--package", "urxe-capi", "--profile", profile])
+                        .arg("--target-dir")
+                        .arg(folder.parent().expect("the target folder"))
+                        .current_dir(env!("CARGO_MANIFEST_DIR")),
+                );
+            }
+            let library = folder.join("liburxe.so");
+            assert!(library.is_file(), "{} is not built", library.display());
+            library
+        })
+        .clone()
 }
 
 /// A folder with the library under the names that programs look for.
