@@ -19,8 +19,6 @@ use crate::verbs::{
     AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, WcStatus, limits,
 };
 
-/// Tag of an acknowledgement that leaves with a request. Other tags are PSNs, which have 24 bits.
-const PIGGYBACK: u32 = 1 << 31;
 /// How long a queue pair waits when the system takes no more packets, in ns.
 const BLOCKED_PAUSE: u64 = 50_000;
 
