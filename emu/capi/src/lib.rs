@@ -9,6 +9,7 @@
 pub mod abi;
 pub mod boundary;
 pub mod cm;
+pub mod log;
 pub mod marshal;
 pub mod memory;
 pub mod paths;
@@ -19,3 +20,4 @@ pub mod strings;
 mod symbols;
 pub mod system;
 pub mod unsupported;
+pub mod verbs;
