@@ -10,7 +10,7 @@ fn refuse() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         _ = std::panic::catch_unwind(|| {
-            tracing::error!(
+            tracing::warn!(
                 "the connection manager (rdma_* and rsockets) is not available in this version; \
                  use the program's exchange over TCP, for perftest: without -R"
             );

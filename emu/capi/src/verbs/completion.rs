@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use device::cq::{Cq, CqNotify};
 use device::verbs::limits;
 
-use super::convert::{INVALID, completion};
+use super::convert::{INVALID, completion, datagram_sl};
 use super::device::{Shared, context};
 use super::events::{Acknowledgements, EventQueue, descriptor_error};
 use super::handle::{Object, Private};
@@ -61,6 +61,8 @@ pub struct Queue {
     pub shared: Arc<Shared>,
     /// Held by the queue pairs that complete to it.
     pub users: Arc<()>,
+    /// See [`datagram_sl`].
+    pub datagram_sl: u8,
     /// Asynchronous events about it.
     pub async_events: Arc<Acknowledgements>,
     /// For the extended interface, of queues that were made with it.
@@ -169,6 +171,7 @@ pub fn create(context_pointer: *mut ibv_context, mut abi: ibv_cq_ex, init: Init)
     abi.cqe = entries as c_int;
     let queue = Queue {
         cq,
+        datagram_sl: datagram_sl(&shared.device),
         shared,
         users: Arc::new(()),
         async_events: Arc::default(),
@@ -325,7 +328,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, out: *mut ibv_wc
         let mut take = || {
             queue.cq.poll_with(room, |wc| {
                 // SAFETY: at most `room` completions are taken, and a second attempt follows only an empty one.
-                unsafe { out.add(taken).write(completion(&wc)) };
+                unsafe { out.add(taken).write(completion(&wc, queue.datagram_sl)) };
                 taken += 1;
             })
         };

@@ -1,5 +1,9 @@
 //! Between C's structures and numbers and the device's types. What comes from the program is checked here.
 
+use std::net::IpAddr;
+
+use device::config::LinkLayer;
+use device::device::Device;
 use device::ids::{Gid, LKey, Lid, Mtu, Psn, QKey, Qpn};
 use device::mem::{Access, RegisterError};
 use device::verbs::{AddressVector, AttrMask, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, Sge, Wc};
@@ -190,9 +194,20 @@ pub fn qp_attr(attr: &QpAttr, caps: &QpCaps) -> ibv_qp_attr {
     out
 }
 
-/// A completion, for the program.
+/// The service level that completions of datagrams report. RoCE has none; adapters say there what kind of
+/// header the packet had (IBA annex A17.4.5.1 asks for such a flag), with bit 3 for UDP and 1 for IPv6 or 2
+/// for IPv4 below, and UCX decides by it where the destination's GID is.
+pub fn datagram_sl(device: &Device) -> u8 {
+    match (device.config().link_layer, device.port().ip) {
+        (LinkLayer::InfiniBand, _) => 0,
+        (LinkLayer::Ethernet, IpAddr::V4(_)) => 0b1010,
+        (LinkLayer::Ethernet, IpAddr::V6(_)) => 0b1001,
+    }
+}
+
+/// A completion, for the program. `sl` is [`datagram_sl`].
 #[inline]
-pub fn completion(wc: &Wc) -> ibv_wc {
+pub fn completion(wc: &Wc, sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: wc.id,
         status: wc.status as u32,
@@ -205,7 +220,7 @@ pub fn completion(wc: &Wc) -> ibv_wc {
         wc_flags: flags(wc),
         pkey_index: 0,
         slid: wc.slid.0,
-        sl: 0,
+        sl: if wc.grh { sl } else { 0 },
         dlid_path_bits: 0,
     }
 }

@@ -206,7 +206,7 @@ readers! {
     read_src_qp -> u32: |_queue, wc| wc.src_qpn.0;
     read_wc_flags -> c_uint: |_queue, wc| flags(&wc);
     read_slid -> u32: |_queue, wc| wc.slid.0.into();
-    read_sl -> u8: |_queue, _wc| 0;
+    read_sl -> u8: |queue, wc| if wc.grh { queue.private.datagram_sl } else { 0 };
     read_dlid_path_bits -> u8: |_queue, _wc| 0;
     read_completion_ts -> u64: |_queue, wc| wc.timestamp;
     read_completion_wallclock_ns -> u64: |queue, wc| wall_clock(queue, wc.timestamp);
