@@ -2,40 +2,14 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 
-/// A folder for one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        use std::os::unix::fs::PermissionsExt;
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("the target folder is writable");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("ours");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use support::Folder;
 
 fn with_device(program: impl AsRef<std::ffi::OsStr>, folder: &Folder) -> Command {
     let mut command = support::over_drop_in(program);
     command.env("XDG_RUNTIME_DIR", &folder.0).env("URXE_ADDR", "127.0.9.9").current_dir(&folder.0);
     command
-}
-
-/// Compiles a C program of this folder.
-fn compile(name: &str, flags: &[&str]) -> PathBuf {
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
-    support::output(Command::new("cc").args(["-Wall", "-o"]).arg(&program).args(flags).arg(source));
-    program
 }
 
 #[test]
@@ -47,7 +21,7 @@ fn every_path_function_of_libc_finds_the_device() {
     let folder = Folder::new("paths");
     // The second one calls the checked variants of libc's functions.
     for flags in [&["-O0"][..], &["-O2", "-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64"]] {
-        support::output(&mut with_device(compile("paths", flags), &folder));
+        support::output(&mut with_device(support::compile("paths", flags, &[]), &folder));
     }
     let left: Vec<_> = std::fs::read_dir(folder.0.join("urxe")).expect("the tree is there").collect();
     assert_eq!(left.len(), 1, "one tree for all processes: {left:?}");

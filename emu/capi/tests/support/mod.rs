@@ -93,3 +93,30 @@ pub fn over_drop_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
         .env("LD_BIND_NOW", "1");
     command
 }
+
+/// Compiles a C program of this folder.
+pub fn compile(name: &str, flags: &[&str], libraries: &[&str]) -> PathBuf {
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
+    output(Command::new("cc").args(["-Wall", "-o"]).arg(&program).args(flags).arg(source).args(libraries));
+    program
+}
+
+/// A folder for one test, removed at its end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the target folder is writable");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("ours");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
