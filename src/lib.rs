@@ -3,8 +3,13 @@
 //! A packet's way through the folders: [`io`] receives a datagram, [`wire`] parses it, [`qp`] runs the protocol,
 //! [`mem`] checks keys and copies, [`cq`] tells the program.
 
+pub mod config;
+pub mod cq;
 pub mod ids;
 pub mod io;
 pub mod mem;
+pub mod qp;
+pub mod srq;
 pub mod time;
+pub mod verbs;
 pub mod wire;

@@ -92,7 +92,6 @@ pub struct TxBatch {
     tags: Vec<u32>,
     bytes: usize,
     open: Option<Open>,
-    cached: Option<Cached>,
 }
 
 /// The packet that is being built.
@@ -108,17 +107,6 @@ struct Open {
     written: usize,
     tag: u32,
 }
-
-/// The ICRC over the pseudo headers depends only on path and length: a stream of equal packets computes it once.
-struct Cached {
-    path: *const Path,
-    size: usize,
-    state: u32,
-}
-
-// SAFETY: `cached.path` is compared, never dereferenced; `pieces` are plain numbers until somebody sends them.
-#[allow(unsafe_code)]
-unsafe impl Send for TxBatch {}
 
 impl std::fmt::Debug for TxBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -143,7 +131,6 @@ impl TxBatch {
             tags: Vec::with_capacity(MAX_PACKETS),
             bytes: 0,
             open: None,
-            cached: None,
         }
     }
 
@@ -155,8 +142,6 @@ impl TxBatch {
         self.tags.clear();
         self.bytes = 0;
         self.open = None;
-        // A freed path's address may be reused by another path.
-        self.cached = None;
     }
 
     /// Whether there is nothing to send.
@@ -214,25 +199,11 @@ impl TxBatch {
             IpId::Zero => 0,
             IpId::Counting => index as u16,
         };
-        let mut icrc = self.icrc_start(path, size, ip_id);
+        let mut icrc = path.icrc.start(size, ip_id);
         icrc.headers(&buf[..header_len]);
         self.staging[start..start + header_len].copy_from_slice(&buf[..header_len]);
         self.open = Some(Open { icrc, used: start, pieces, last_piece_len, new_run: !joins, size, written: 0, tag });
         self.append_staged(header_len);
-    }
-
-    fn icrc_start(&mut self, path: &Arc<Path>, size: usize, ip_id: u16) -> Icrc {
-        if ip_id != 0 {
-            return path.icrc.start(size, ip_id);
-        }
-        match &self.cached {
-            Some(c) if std::ptr::eq(c.path, Arc::as_ptr(path)) && c.size == size => Icrc::from_state(c.state),
-            _ => {
-                let icrc = path.icrc.start(size, 0);
-                self.cached = Some(Cached { path: Arc::as_ptr(path), size, state: icrc.state() });
-                icrc
-            }
-        }
     }
 
     /// Makes the next `len` staging bytes part of the run, as a longer last piece where they follow it.
@@ -319,7 +290,7 @@ impl TxBatch {
     }
 
     /// Drops the packet that is open.
-    fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.used = open.used;
         self.pieces.truncate(open.pieces);
