@@ -64,7 +64,8 @@ impl RxBatch {
     pub fn new(datagrams: usize) -> Self {
         let datagrams = datagrams.clamp(1, 64);
         let nowhere = SocketAddr::new(IpAddr::from([0u8; 4]), 0);
-        let meta = Meta { src: nowhere, dst: nowhere.ip(), traffic_class: 0, hop_limit: 0, ip_id: None, segment: 1 };
+        let meta =
+            Meta { src: nowhere, dst: nowhere.ip(), traffic_class: 0, hop_limit: 0, ip_id: None, segment: 1 };
         Self {
             memory: vec![0; datagrams * BUFFER].into_boxed_slice(),
             slots: vec![Slot { meta, start: 0, len: 0 }; datagrams].into_boxed_slice(),

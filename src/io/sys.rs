@@ -80,7 +80,9 @@ pub(super) fn int(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> 
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
     // SAFETY: `value` is writable for `len` bytes.
-    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, ptr::from_mut(&mut value).cast(), &mut len) })?;
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, ptr::from_mut(&mut value).cast(), &mut len)
+    })?;
     Ok(value)
 }
 
@@ -90,7 +92,13 @@ pub(super) fn receive_memory(fd: &OwnedFd) -> Option<(usize, usize)> {
     let mut len = size_of_val(&values) as socklen_t;
     // SAFETY: `values` is writable for `len` bytes.
     let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, values.as_mut_ptr().cast(), &mut len)
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &mut len,
+        )
     };
     (result == 0 && len >= 8).then_some((values[0] as usize, values[1] as usize))
 }
@@ -174,7 +182,9 @@ pub(super) fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
 pub(super) fn local_addr(fd: &OwnedFd) -> io::Result<SocketAddr> {
     let mut name = Name::empty();
     // SAFETY: `name` is writable for its length.
-    check(unsafe { libc::getsockname(fd.as_raw_fd(), ptr::from_mut(&mut name.storage).cast(), &mut name.len) })?;
+    check(unsafe {
+        libc::getsockname(fd.as_raw_fd(), ptr::from_mut(&mut name.storage).cast(), &mut name.len)
+    })?;
     name.decode().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
@@ -256,7 +266,10 @@ pub(super) fn send(fd: &OwnedFd, message: &Outgoing<'_>) -> Result<usize, i32> {
 pub(super) const MANY: usize = 32;
 
 /// Sends up to [`MANY`] messages and returns how many left; the errno of the first if none did.
-pub(super) fn send_many<'a>(fd: &OwnedFd, messages: impl Iterator<Item = Outgoing<'a>>) -> Result<usize, i32> {
+pub(super) fn send_many<'a>(
+    fd: &OwnedFd,
+    messages: impl Iterator<Item = Outgoing<'a>>,
+) -> Result<usize, i32> {
     let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; MANY];
     let mut count = 0;
     for (header, message) in headers.iter_mut().zip(messages) {
@@ -312,7 +325,6 @@ fn incoming(header: &msghdr, name: &Name, len: usize) -> Incoming {
     }
     known
 }
-
 
 /// Receives one datagram.
 pub(super) fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> Result<Incoming, i32> {

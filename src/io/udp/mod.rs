@@ -74,7 +74,9 @@ pub enum OpenError {
         addr: SocketAddr,
     },
     /// No interface has the address.
-    #[error("{addr} is not an address of this host; choose one that `ip address` shows or one of 127.0.0.0/16")]
+    #[error(
+        "{addr} is not an address of this host; choose one that `ip address` shows or one of 127.0.0.0/16"
+    )]
     NotLocal {
         /// The address.
         addr: IpAddr,
@@ -88,7 +90,9 @@ pub enum OpenError {
         what: &'static str,
     },
     /// All of 127.0.0.0/16 are taken.
-    #[error("UDP port {port} is taken on all of 127.0.0.1 to 127.0.255.254 (a socket on 0.0.0.0 takes them all)")]
+    #[error(
+        "UDP port {port} is taken on all of 127.0.0.1 to 127.0.255.254 (a socket on 0.0.0.0 takes them all)"
+    )]
     NoFreeAddress {
         /// The port.
         port: u16,
@@ -180,7 +184,8 @@ impl UdpLink {
             }
             .map_err(failed("ask for the traffic class"))?;
         }
-        let receive_buffer = set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+        let receive_buffer =
+            set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let send_buffer = set_buffer(&socket, config.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         // Both are conveniences: a kernel without them only counts less or is slower.
         let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);

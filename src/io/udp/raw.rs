@@ -28,7 +28,12 @@ pub(super) struct RawSocket {
 }
 
 impl RawSocket {
-    pub(super) fn open(udp: &OwnedFd, local: SocketAddr, config: &Config, gro: bool) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        udp: &OwnedFd,
+        local: SocketAddr,
+        config: &Config,
+        gro: bool,
+    ) -> Result<Self, OpenError> {
         let failed = |what: &'static str| {
             move |source: io::Error| match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
@@ -37,8 +42,8 @@ impl RawSocket {
                 _ => OpenError::Io { addr: local, what, source },
             }
         };
-        let socket =
-            sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP).map_err(failed("open a raw socket"))?;
+        let socket = sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP)
+            .map_err(failed("open a raw socket"))?;
         let port = u32::from(local.port());
         let (mine, theirs) = match sys::gso_filters(local.port()) {
             Ok(filters) => (Filter::Extended(filters.0), Filter::Extended(filters.1)),

@@ -127,11 +127,11 @@ impl UdpLink {
             *slot = Some(envelope(run));
         }
         self.retried(|| {
-            let messages = envelopes.iter().flatten().zip(runs).map(|(Envelope { to, control }, run)| Outgoing {
-                to,
-                control,
-                pieces: batch.pieces(run),
-            });
+            let messages = envelopes
+                .iter()
+                .flatten()
+                .zip(runs)
+                .map(|(Envelope { to, control }, run)| Outgoing { to, control, pieces: batch.pieces(run) });
             sys::send_many(&self.socket, messages)
         })
     }
@@ -194,7 +194,9 @@ impl UdpLink {
             let fault = None;
             match fault.map_or_else(&mut call, Err) {
                 Err(libc::EINTR) => {}
-                Err(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO) if again => again = false,
+                Err(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO) if again => {
+                    again = false
+                }
                 result => return result,
             }
         }

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::io::{Meta, Why};
 use crate::io::wait::{Ready, Waker, wait};
+use crate::io::{Meta, Why};
 use crate::wire::batch::{Path, Piece, Run};
 
 /// Runs over memory that the test owns.
@@ -106,10 +106,10 @@ fn runs_of_mixed_sizes_arrive_in_order_with_and_without_offload() {
         let got = payloads(&b, 84);
         assert_eq!(got.len(), 84, "gso {gso} gro {gro}");
         assert!(got == expected, "gso {gso} gro {gro}");
-        assert_eq!((a.counters().tx_packets.value(), b.counters().rx_bytes.value()), (
-            84,
-            expected.iter().map(|p| p.len() as u64).sum()
-        ));
+        assert_eq!(
+            (a.counters().tx_packets.value(), b.counters().rx_bytes.value()),
+            (84, expected.iter().map(|p| p.len() as u64).sum())
+        );
         let merged = gso && gro;
         assert_eq!(b.counters().rx_datagrams.value() == 4, merged, "gso {gso} gro {gro}: {:?}", b.counters());
     }
@@ -183,7 +183,10 @@ fn an_icmp_error_of_an_earlier_packet_does_not_stop_a_send() {
     a.faults.lock().extend([Some(libc::ECONNREFUSED), Some(libc::EINTR)]);
     assert_eq!(a.send_runs(message.view()), DONE(1));
     a.faults.lock().extend([Some(libc::ENETUNREACH), Some(libc::ENETUNREACH)]);
-    assert_eq!(a.send_runs(message.view()), SendOutcome { sent_packets: 0, why: Why::Failed(libc::ENETUNREACH) });
+    assert_eq!(
+        a.send_runs(message.view()),
+        SendOutcome { sent_packets: 0, why: Why::Failed(libc::ENETUNREACH) }
+    );
     assert_eq!(a.counters().tx_failed.value(), 1);
     assert_eq!(payloads(&b, 2).len(), 1);
 }
