@@ -4,8 +4,14 @@
 //! [`mem`] checks keys and copies, [`cq`] tells the program.
 
 pub mod config;
+pub mod cq;
+pub mod device;
 pub mod ids;
 pub mod io;
 pub mod mem;
+pub mod qp;
+pub mod srq;
+mod task;
+pub mod time;
 pub mod verbs;
 pub mod wire;
