@@ -353,6 +353,9 @@ impl Qp {
         }
         for f in &notices.failures {
             core.counters.failed_requests.add(1);
+            if !core.throttle.passes(core.clock.now()) {
+                continue;
+            }
             let wr_id = f.wr_id.map_or_else(|| "none (a peer's request)".into(), |id| format!("{id:#x}"));
             tracing::warn!(qpn = %f.qpn, wr_id, status = ?f.status, "request failed: {}", f.cause);
         }
