@@ -40,6 +40,7 @@ pub struct Cq {
     consumed: AtomicU64,
     armed: AtomicU8,
     overrun: AtomicBool,
+    overrun_reported: AtomicBool,
     notify: Option<Arc<dyn CqNotify>>,
 }
 
@@ -60,6 +61,7 @@ impl Cq {
             consumed: AtomicU64::new(0),
             armed: AtomicU8::new(Armed::No as u8),
             overrun: AtomicBool::new(false),
+            overrun_reported: AtomicBool::new(false),
             notify,
         }
     }
@@ -83,6 +85,11 @@ impl Cq {
     /// Whether completions were lost because nobody polled.
     pub fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// True once, for whoever is to report the overrun.
+    pub(crate) fn report_overrun(&self) -> bool {
+        self.is_overrun() && !self.overrun_reported.swap(true, Ordering::Relaxed)
     }
 
     /// Changes the capacity. Fails if more completions wait than that.

@@ -5,11 +5,13 @@
 
 pub mod config;
 pub mod cq;
+pub mod device;
 pub mod ids;
 pub mod io;
 pub mod mem;
 pub mod qp;
 pub mod srq;
+mod task;
 pub mod time;
 pub mod verbs;
 pub mod wire;

@@ -110,7 +110,10 @@ struct Open {
 
 impl std::fmt::Debug for TxBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TxBatch").field("runs", &self.runs).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("TxBatch")
+            .field("runs", &self.runs)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,7 +205,8 @@ impl TxBatch {
         let mut icrc = path.icrc.start(size, ip_id);
         icrc.headers(&buf[..header_len]);
         self.staging[start..start + header_len].copy_from_slice(&buf[..header_len]);
-        self.open = Some(Open { icrc, used: start, pieces, last_piece_len, new_run: !joins, size, written: 0, tag });
+        self.open =
+            Some(Open { icrc, used: start, pieces, last_piece_len, new_run: !joins, size, written: 0, tag });
         self.append_staged(header_len);
     }
 
@@ -215,7 +219,9 @@ impl TxBatch {
         }
         let run = self.runs.last_mut().expect("a packet is open");
         match self.pieces.last_mut() {
-            Some(last) if run.pieces.end > run.pieces.start && last.addr + last.len == addr => last.len += len,
+            Some(last) if run.pieces.end > run.pieces.start && last.addr + last.len == addr => {
+                last.len += len
+            }
             _ => {
                 self.pieces.push(Piece { addr, len });
                 run.pieces.end += 1;

@@ -3,7 +3,7 @@
 
 use super::Message;
 use crate::ids::Psn;
-use crate::wire::{Headers, Operation, Position};
+use crate::wire::{Operation, Position};
 
 /// Where a packet stands in the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,3 @@ pub(super) fn check_length(position: Position, len: usize, mtu: u32) -> bool {
     }
 }
 
-/// Whether a packet is for the responder.
-pub(crate) fn is_request(headers: &Headers) -> bool {
-    headers.bth.opcode.info().request
-}

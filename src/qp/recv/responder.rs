@@ -265,13 +265,7 @@ impl RecvSide {
         Wc { src_qpn: accept.dest_qpn, slid, ..wc }
     }
 
-    fn scatter(
-        &self,
-        wqe: &RecvWqe,
-        offset: u64,
-        payload: &[u8],
-        mem: &dyn Memory,
-    ) -> Result<(), Cause> {
+    fn scatter(&self, wqe: &RecvWqe, offset: u64, payload: &[u8], mem: &dyn Memory) -> Result<(), Cause> {
         let pd = match &self.receives {
             Receives::Own(_) => self.pd,
             Receives::Shared(srq) => srq.pd,

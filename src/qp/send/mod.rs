@@ -322,7 +322,8 @@ impl SendSide {
         if wr.flags.0 & !SendFlags::ALL.0 != 0 {
             return Err(PostError::Unsupported("an unknown send flag", self.kind));
         }
-        let wants_data = matches!(wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let wants_data =
+            matches!(wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         let inline = wr.flags.has(SendFlags::INLINE);
         if inline && wants_data {
             return Err(PostError::Unsupported("inline data with a request that returns data", self.kind));
@@ -333,7 +334,10 @@ impl SendSide {
         let mut have: u64 = wr.sges.iter().map(|s| u64::from(s.len)).sum();
         if matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
             if have < 8 {
-                return Err(PostError::Unsupported("an atomic whose local buffer is below 8 bytes", self.kind));
+                return Err(PostError::Unsupported(
+                    "an atomic whose local buffer is below 8 bytes",
+                    self.kind,
+                ));
             }
             have = 8;
         }
