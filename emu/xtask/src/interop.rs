@@ -131,8 +131,10 @@ fn cases() -> Vec<Case> {
             both(program, format!("{mtu}{arguments}"), "udp");
         }
     }
-    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_write_lat", "ib_read_lat"] {
-        both(program, "-m 4096 -a -n 10".into(), "udp");
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        for mtu in [1024, 4096] {
+            both(program, format!("-m {mtu} -a -n 10"), "udp");
+        }
     }
     for (program, arguments) in RC.iter().chain(&UC[..1]).chain(&UD[..1]) {
         both(program, arguments.to_string(), "raw");
