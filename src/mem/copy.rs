@@ -95,12 +95,15 @@ pub const CHUNK: usize = 4096;
 /// Shows a range of application memory to `look`, in pieces of at most [`CHUNK`] bytes that are copied out first: for a
 /// checksum over bytes which are sent from where they are.
 pub fn with_bytes(from: HostAddr, len: u64, mut look: impl FnMut(&[u8])) -> Result<(), Fault> {
-    let mut scratch = [std::mem::MaybeUninit::<u8>::uninit(); CHUNK];
+    /// Aligned, so that what reads it in vectors gets its values from single stores that are still in flight.
+    #[repr(align(64))]
+    struct Scratch([std::mem::MaybeUninit<u8>; CHUNK]);
+    let mut scratch = Scratch([std::mem::MaybeUninit::uninit(); CHUNK]);
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(CHUNK as u64) as usize;
         let at = HostAddr(from.0.checked_add(done).ok_or(Fault { addr: from.0 })?);
-        look(read_uninit(at, &mut scratch[..piece])?);
+        look(read_uninit(at, &mut scratch.0[..piece])?);
         done += piece as u64;
     }
     Ok(())

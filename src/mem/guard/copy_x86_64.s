@@ -49,20 +49,32 @@ urxe_mem_copy_in:
     jb 26f
     lea r8, [rsi + rdx - 128]
     lea r9, [rdi + rdx - 128]
+    // the first 32 bytes, then on from the next aligned place of ours
+    vmovdqu ymm0, [rsi]
+    vmovdqu [rdi], ymm0
+    mov rax, rdi
+    or rax, 31
+    inc rax
+    sub rax, rdi
+    add rsi, rax
+    add rdi, rax
+    cmp rsi, r8
+    jae 27f
 .p2align 4
 25:
     vmovdqu ymm0, [rsi]
     vmovdqu ymm1, [rsi + 32]
     vmovdqu ymm2, [rsi + 64]
     vmovdqu ymm3, [rsi + 96]
-    vmovdqu [rdi], ymm0
-    vmovdqu [rdi + 32], ymm1
-    vmovdqu [rdi + 64], ymm2
-    vmovdqu [rdi + 96], ymm3
+    vmovdqa [rdi], ymm0
+    vmovdqa [rdi + 32], ymm1
+    vmovdqa [rdi + 64], ymm2
+    vmovdqa [rdi + 96], ymm3
     sub rsi, -128
     sub rdi, -128
     cmp rsi, r8
     jb 25b
+27:
     // the last 128 bytes, which may overlap what is copied already
     vmovdqu ymm0, [r8]
     vmovdqu ymm1, [r8 + 32]

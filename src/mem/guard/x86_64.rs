@@ -86,10 +86,12 @@ pub(in crate::mem) unsafe fn copy_out(to: u64, from: *const u8, len: usize) -> O
 fn detect_processor() {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     const ERMS: u32 = 1 << 9;
+    let wide = std::arch::is_x86_feature_detected!("avx");
+    WIDE.store(wide, Ordering::Relaxed);
     if __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & ERMS != 0 {
-        STRING_FROM.store(2048, Ordering::Relaxed);
+        // Measured on Sapphire Rapids: level with the AVX loop at 4 KiB, ahead of the SSE loop from 2 KiB.
+        STRING_FROM.store(if wide { 4096 } else { 2048 }, Ordering::Relaxed);
     }
-    WIDE.store(std::arch::is_x86_feature_detected!("avx"), Ordering::Relaxed);
 }
 
 // ---- signal actions ----
