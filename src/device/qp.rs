@@ -282,6 +282,7 @@ impl Qp {
             }
         }
         core.give_batch(batch);
+        self.arm(core, side.deadline());
     }
 
     /// Sends all replies, plain acknowledgements included.

@@ -55,9 +55,43 @@ impl Reply {
     }
 }
 
+/// Sets the pace of READ responses. Nothing acknowledges them, so there is no window: a peer that asks for a lot at once
+/// (the kernel's rxe asks for all of a READ) may be sent more than its queue holds. It then asks again, and that is what
+/// slows the responder down.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Pause after each batch, in ns. 0 until something was lost.
+    pause: u64,
+    /// No READ response before this time.
+    not_before: Instant,
+}
+
+impl Pace {
+    const FIRST: u64 = 250_000;
+    const LONGEST: u64 = 8_000_000;
+
+    fn lost(&mut self) {
+        self.pause = (self.pause * 2).clamp(Self::FIRST, Self::LONGEST);
+    }
+    /// A READ was answered.
+    fn answered(&mut self) {
+        self.pause -= self.pause / 16;
+        if self.pause < Self::FIRST / 8 {
+            self.pause = 0;
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { pause: 0, not_before: Instant::ZERO }
+    }
+}
+
 /// The replies that wait.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
+    pace: Pace,
     queue: VecDeque<Reply>,
     /// Replies of the queue that are in the present batch, complete.
     emitted: usize,
@@ -102,6 +136,9 @@ impl Replies {
     pub(super) fn push_again(&mut self, reply: Reply) {
         if !self.has_room() {
             return;
+        }
+        if matches!(reply.kind, Kind::Read(_)) {
+            self.pace.lost();
         }
         let waits = self.queue.iter().skip(self.emitted).any(|r| match r.kind {
             Kind::Read(job) => {
@@ -153,6 +190,16 @@ impl RecvSide {
         !self.replies.is_empty()
     }
 
+    /// When READ responses that are held back may go on; [`Instant::NEVER`] if none are.
+    pub fn deadline(&self) -> Instant {
+        match self.replies.queue.front() {
+            Some(Reply { kind: Kind::Read(_), .. }) if self.replies.pace.not_before > self.now => {
+                self.replies.pace.not_before
+            }
+            _ => Instant::NEVER,
+        }
+    }
+
     /// Fills `batch` with replies. Afterwards [`handle_sent`](Self::handle_sent) must hear how many packets left.
     pub fn poll_transmit(
         &mut self,
@@ -166,7 +213,15 @@ impl RecvSide {
         let Some(path) = accept.path.clone() else { return Progress::Wait };
         let (dest, mtu) = (accept.dest_qpn, accept.mtu.bytes());
         while let Some(reply) = self.replies.queue.get(self.replies.emitted).copied() {
+            let read = matches!(reply.kind, Kind::Read(_));
+            if read && now < self.replies.pace.not_before {
+                return Progress::Wait;
+            }
             if !batch.has_room(mtu as usize) {
+                if read && self.replies.pace.pause > 0 {
+                    self.replies.pace.not_before = now.plus(self.replies.pace.pause);
+                    return Progress::Wait;
+                }
                 return Progress::More;
             }
             let index = self.replies.emitted;
@@ -215,6 +270,9 @@ impl RecvSide {
                         if job.next < job.packets {
                             continue;
                         }
+                    }
+                    if !job.again {
+                        self.replies.pace.answered();
                     }
                 }
             }
