@@ -411,7 +411,7 @@ impl Core {
     }
 
     /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
-    fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
+    pub(super) fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
         let key = (dst, traffic_class, flow_label);
         let mut paths = self.paths.lock();
         if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {

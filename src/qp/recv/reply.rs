@@ -6,6 +6,7 @@ use super::RecvSide;
 use crate::ids::{PKey, Psn, RKey};
 use crate::mem::{Access, Key, Memory, copy};
 use crate::qp::checksum;
+use crate::qp::pace::Pace;
 use crate::qp::{Cause, Failure, Notices, Progress};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, WcStatus};
@@ -55,41 +56,8 @@ impl Reply {
     }
 }
 
-/// Sets the pace of READ responses. Nothing acknowledges them, so there is no window: a peer that asks for a lot at once
-/// (the kernel's rxe asks for all of a READ) may be sent more than its queue holds. It then asks again, and that is what
-/// slows the responder down.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// Pause after each batch, in ns. 0 until something was lost.
-    pause: u64,
-    /// No READ response before this time.
-    not_before: Instant,
-}
-
-impl Pace {
-    const FIRST: u64 = 250_000;
-    const LONGEST: u64 = 8_000_000;
-
-    fn lost(&mut self) {
-        self.pause = (self.pause * 2).clamp(Self::FIRST, Self::LONGEST);
-    }
-    /// A READ was answered.
-    fn answered(&mut self) {
-        self.pause -= self.pause / 16;
-        if self.pause < Self::FIRST / 8 {
-            self.pause = 0;
-        }
-    }
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { pause: 0, not_before: Instant::ZERO }
-    }
-}
-
 /// The replies that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Replies {
     pace: Pace,
     queue: VecDeque<Reply>,
@@ -97,6 +65,12 @@ pub(super) struct Replies {
     emitted: usize,
     /// For each packet of the present batch: which reply, and which packet of it.
     packets: Vec<(usize, u32)>,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self { pace: Pace::new(), queue: VecDeque::new(), emitted: 0, packets: Vec::new() }
+    }
 }
 
 impl Replies {
@@ -137,9 +111,6 @@ impl Replies {
         if !self.has_room() {
             return;
         }
-        if matches!(reply.kind, Kind::Read(_)) {
-            self.pace.lost();
-        }
         let waits = self.queue.iter().skip(self.emitted).any(|r| match r.kind {
             Kind::Read(job) => {
                 let at = reply.psn.since(r.psn);
@@ -147,8 +118,11 @@ impl Replies {
             }
             _ => false,
         });
-        if waits && matches!(reply.kind, Kind::Read(_)) {
-            return;
+        if matches!(reply.kind, Kind::Read(_)) {
+            if waits {
+                return;
+            }
+            self.pace.slow_down();
         }
         let begun = self.queue.iter().skip(self.emitted).take_while(|r| match r.kind {
             Kind::Read(job) => job.next > 0,
@@ -193,8 +167,8 @@ impl RecvSide {
     /// When READ responses that are held back may go on; [`Instant::NEVER`] if none are.
     pub fn deadline(&self) -> Instant {
         match self.replies.queue.front() {
-            Some(Reply { kind: Kind::Read(_), .. }) if self.replies.pace.not_before > self.now => {
-                self.replies.pace.not_before
+            Some(Reply { kind: Kind::Read(_), .. }) if self.replies.pace.not_before() > self.now => {
+                self.replies.pace.not_before()
             }
             _ => Instant::NEVER,
         }
@@ -214,12 +188,12 @@ impl RecvSide {
         let (dest, mtu) = (accept.dest_qpn, accept.mtu.bytes());
         while let Some(reply) = self.replies.queue.get(self.replies.emitted).copied() {
             let read = matches!(reply.kind, Kind::Read(_));
-            if read && now < self.replies.pace.not_before {
+            if read && now < self.replies.pace.not_before() {
                 return Progress::Wait;
             }
             if !batch.has_room(mtu as usize) {
-                if read && self.replies.pace.pause > 0 {
-                    self.replies.pace.not_before = now.plus(self.replies.pace.pause);
+                if read && self.replies.pace.is_slow() {
+                    self.replies.pace.pause(now);
                     return Progress::Wait;
                 }
                 return Progress::More;
@@ -272,7 +246,7 @@ impl RecvSide {
                         }
                     }
                     if !job.again {
-                        self.replies.pace.answered();
+                        self.replies.pace.speed_up();
                     }
                 }
             }
