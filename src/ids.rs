@@ -33,6 +33,10 @@ impl Psn {
     pub const fn since(self, other: Self) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
+    /// How many packets `self` is after an `other` that is known not to come later. In `0 .. 2^24`.
+    pub const fn ahead_of(self, other: Self) -> u32 {
+        self.0.wrapping_sub(other.0) & Self::MASK
+    }
     /// Whether `self` comes before `other`.
     pub const fn is_before(self, other: Self) -> bool {
         self.since(other) < 0

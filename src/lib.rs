@@ -3,8 +3,16 @@
 //! A packet's way through the folders: [`io`] receives a datagram, [`wire`] parses it, [`qp`] runs the protocol,
 //! [`mem`] checks keys and copies, [`cq`] tells the program.
 
+pub mod config;
+pub mod cq;
+pub mod device;
 pub mod ids;
 pub mod io;
+pub mod log;
 pub mod mem;
+pub mod qp;
+pub mod srq;
+mod task;
+pub mod time;
 pub mod verbs;
 pub mod wire;

@@ -1,2 +1,62 @@
-//! The `urxe` command.
-fn main() {}
+//! The `urxe` command: `run`, `pair`, `devices`.
+
+mod args;
+mod devices;
+mod dropin;
+mod pair;
+mod run;
+mod sockets;
+
+use std::process::ExitCode;
+
+/// Exit code of the command's own errors, as env(1) has it.
+const OWN_ERROR: u8 = 125;
+
+/// What ends the command: the code, and the one line to say unless something else has said it.
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { code: OWN_ERROR, message }
+    }
+}
+
+impl From<urxe::config::Error> for Failure {
+    fn from(error: urxe::config::Error) -> Self {
+        error.to_string().into()
+    }
+}
+
+fn main() -> ExitCode {
+    let result = args::parse(std::env::args_os()).and_then(|command| match command {
+        args::Command::Run(options) => Err(run::run(&options)),
+        args::Command::Pair(options) => pair::pair(&options),
+        args::Command::Devices { flags, json } => devices::devices(&flags, json),
+        args::Command::Print(text) => {
+            print(&text);
+            Ok(0)
+        }
+    });
+    match result {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            complain(&failure.message);
+            failure.code.into()
+        }
+    }
+}
+
+/// Writes to standard output; a closed pipe is no error.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// One line on standard error.
+fn complain(message: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("urxe: {message}\n").as_bytes());
+}

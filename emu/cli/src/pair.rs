@@ -1,0 +1,280 @@
+//! `urxe pair`: a program as server and as client. Each side is an `urxe run` in a process group of its own.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use urxe::config::Config;
+
+use crate::args::{Flags, Pair};
+use crate::{Failure, OWN_ERROR, complain, sockets};
+
+/// How often the sides are looked at.
+const TICK: Duration = Duration::from_millis(10);
+/// How long a side may take to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Exit code after the time-out, as of timeout(1).
+const TIMED_OUT: u8 = 124;
+
+pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
+    let (server_flags, client_flags) = side_flags(options)?;
+    let config = Config::resolve(std::env::vars_os(), &server_flags)?;
+    Config::resolve(std::env::vars_os(), &client_flags)?;
+
+    let watch = Watch::new(options.timeout)?;
+    let (alive, all_read) = mpsc::channel();
+    let mut server = Side::start("server", &server_flags, options, &options.server_args, None, &alive)?;
+    let ready = match wait_for_listener(&mut server, options.wait, &watch) {
+        Ready::Listening(found) => Ok(server_address(&found, config.addr)),
+        Ready::Silent => {
+            let seconds = options.wait.as_secs();
+            complain(&format!(
+                "the server does not listen on a TCP port after {seconds} s; starting the client anyway"
+            ));
+            Ok(server_address(&sockets::Sockets::default(), config.addr))
+        }
+        Ready::Ended(code) => {
+            complain("the server ended before it listened on a TCP port; no client was started");
+            Err(if code == 0 { OWN_ERROR } else { code })
+        }
+        Ready::Interrupted(code) => Err(code),
+    };
+    let code = match ready {
+        Err(code) => code,
+        Ok(address) => {
+            match Side::start("client", &client_flags, options, &options.client_args, Some(address), &alive) {
+                Ok(mut client) => {
+                    let code = wait_for_both(&mut server, &mut client, options.grace, &watch);
+                    client.stop();
+                    code
+                }
+                Err(failure) => {
+                    server.stop();
+                    return Err(failure);
+                }
+            }
+        }
+    };
+    server.stop();
+    // Both are gone; what they wrote may still be on its way, unless somebody else holds the pipe.
+    drop(alive);
+    let _ = all_read.recv_timeout(PATIENCE);
+    Ok(code)
+}
+
+/// The configuration of each side. Two devices cannot have one address.
+fn side_flags(options: &Pair) -> Result<(Flags, Flags), Failure> {
+    let config = Config::resolve(std::env::vars_os(), &options.flags)?;
+    let client = match (&options.client_addr, config.addr) {
+        (Some(address), _) => address.clone(),
+        (None, Some(address)) if !address.is_loopback() => {
+            return Err(
+                format!("both sides would have the address {address}; add --client-addr ADDRESS").into()
+            );
+        }
+        _ => "auto".into(),
+    };
+    let mut flags = options.flags.clone();
+    flags.retain(|(name, _)| name != "addr");
+    flags.push(("addr".into(), client));
+    Ok((options.flags.clone(), flags))
+}
+
+/// Where the client finds the server by TCP: where it listens, or any address of its host, preferably the device's.
+fn server_address(found: &sockets::Sockets, configured: Option<IpAddr>) -> IpAddr {
+    let listener = found.listener.filter(|a| !a.is_unspecified());
+    listener.or(found.device).or(configured).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+enum Ready {
+    Listening(sockets::Sockets),
+    Silent,
+    Ended(u8),
+    Interrupted(u8),
+}
+
+fn wait_for_listener(server: &mut Side, patience: Duration, watch: &Watch) -> Ready {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(code) = watch.interrupted() {
+            return Ready::Interrupted(code);
+        }
+        let found = sockets::of_group(server.group());
+        if found.listener.is_some() {
+            return Ready::Listening(found);
+        }
+        if let Some(code) = server.poll() {
+            return Ready::Ended(code);
+        }
+        if Instant::now() >= end {
+            return Ready::Silent;
+        }
+        thread::sleep(TICK);
+    }
+}
+
+fn wait_for_both(server: &mut Side, client: &mut Side, grace: Duration, watch: &Watch) -> u8 {
+    let mut first_end = None;
+    loop {
+        if let Some(code) = watch.interrupted() {
+            return code;
+        }
+        match (server.poll(), client.poll()) {
+            (Some(a), Some(b)) => return a.max(b),
+            (None, None) => {}
+            (ended, _) => {
+                if first_end.get_or_insert_with(Instant::now).elapsed() >= grace {
+                    let (left, gone) = if ended.is_none() { (server, client) } else { (client, server) };
+                    let seconds = grace.as_secs();
+                    complain(&format!(
+                        "the {} still ran {seconds} s after the {} ended; stopped",
+                        left.name, gone.name
+                    ));
+                    return left.stop().max(gone.stop());
+                }
+            }
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// What ends a pair from outside: a signal, or the time.
+struct Watch {
+    signal: Arc<AtomicUsize>,
+    end: Option<Instant>,
+}
+
+impl Watch {
+    fn new(timeout: Option<Duration>) -> Result<Self, Failure> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let signal = Arc::new(AtomicUsize::new(0));
+        for number in [SIGHUP, SIGINT, SIGTERM] {
+            signal_hook::flag::register_usize(number, signal.clone(), number as usize)
+                .map_err(|e| format!("cannot handle signals: {e}"))?;
+        }
+        Ok(Self { signal, end: timeout.map(|t| Instant::now() + t) })
+    }
+
+    /// The exit code, if it is time to end.
+    fn interrupted(&self) -> Option<u8> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 if self.end.is_some_and(|end| Instant::now() >= end) => {
+                complain("time-out; both sides are stopped");
+                Some(TIMED_OUT)
+            }
+            0 => None,
+            number => Some(128 + number as u8),
+        }
+    }
+}
+
+/// One of the two.
+struct Side {
+    name: &'static str,
+    child: Child,
+    code: Option<u8>,
+}
+
+impl Side {
+    fn start(
+        name: &'static str,
+        flags: &Flags,
+        options: &Pair,
+        more: &[OsString],
+        address: Option<IpAddr>,
+        alive: &mpsc::Sender<()>,
+    ) -> Result<Self, Failure> {
+        let cannot = |e| format!("cannot start the {name}: {e}");
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        command.args(["run", "--with-parent"]);
+        command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
+        command.arg("--").args(&options.command).args(more);
+        command.args(address.map(|a| a.to_string()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(cannot)?;
+        if let Some(pipe) = child.stdout.take() {
+            label(name, pipe, std::io::stdout(), alive.clone());
+        }
+        if let Some(pipe) = child.stderr.take() {
+            label(name, pipe, std::io::stderr(), alive.clone());
+        }
+        Ok(Self { name, child, code: None })
+    }
+
+    fn group(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The exit code, if it has ended.
+    fn poll(&mut self) -> Option<u8> {
+        if self.code.is_none() {
+            self.code = match self.child.try_wait() {
+                Ok(status) => status.map(exit_code),
+                Err(_) => Some(OWN_ERROR),
+            };
+        }
+        self.code
+    }
+
+    /// Ends it with all that it started.
+    fn stop(&mut self) -> u8 {
+        let group = Pid::from_raw(self.group());
+        let signal = |signal| group.is_some_and(|group| kill_process_group(group, signal).is_ok());
+        let end = Instant::now() + PATIENCE;
+        // The group outlives its leader as long as it has members; when there is none this fails.
+        let mut left = signal(Signal::TERM);
+        while (self.poll().is_none() || left) && Instant::now() < end {
+            thread::sleep(TICK);
+            left = group.is_some_and(|g| rustix::process::test_kill_process_group(g).is_ok());
+        }
+        signal(Signal::KILL);
+        match self.code {
+            Some(code) => code,
+            None => self.child.wait().map_or(OWN_ERROR, exit_code),
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// As a shell has it: 128 and the number of the signal that ended it.
+fn exit_code(status: ExitStatus) -> u8 {
+    status.code().or_else(|| Some(128 + status.signal()?)).map_or(OWN_ERROR, |code| code as u8)
+}
+
+/// Copies lines with the side's name before each.
+fn label(
+    name: &'static str,
+    from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    alive: mpsc::Sender<()>,
+) {
+    thread::spawn(move || {
+        let _alive = alive;
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // Reading goes on when nobody reads us, so that the program is not stopped by a full pipe.
+            match from.read_until(b'\n', &mut line) {
+                Ok(1..) => {
+                    let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                    let _ = to.write_all(&[name.as_bytes(), b"| ", text, b"\n"].concat());
+                }
+                _ => return,
+            }
+        }
+    });
+}

@@ -1,0 +1,371 @@
+//! Unmodified perftest on urxe, in a network namespace, against unmodified perftest on the kernel's rdma_rxe, in a VM.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Result, is_root, root, succeeds, target};
+
+/// A guest and a namespace of our own, so that a lab that somebody uses is left alone.
+const GUEST: &str = "9";
+const NAMESPACE: &str = "urxe-interop";
+const HOST_ADDRESS: &str = "10.77.0.1";
+const GUEST_ADDRESS: &str = "10.77.0.10";
+/// Of the network: an RDMA MTU of 4096 fits.
+const MTU: &str = "4200";
+/// For one case. The guest is emulated.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) enum Outcome {
+    Passed,
+    /// Not on this machine.
+    Impossible(String),
+}
+
+/// Runs the cases whose name contains `filter`; fails if one fails.
+pub(crate) fn interop(urxe: &Path, filter: &str) -> Result<Outcome> {
+    if let Some(why) = obstacle() {
+        eprintln!("no kernel interop: {why}");
+        return Ok(Outcome::Impossible(why));
+    }
+    let cases: Vec<Case> = cases().into_iter().filter(|c| c.name().contains(filter)).collect();
+    if cases.is_empty() {
+        return Err(format!("no case has '{filter}' in its name"));
+    }
+    let lab = Lab::start()?;
+    let gid_index = gid_index(&lab, urxe)?;
+    let mut table = String::new();
+    let mut failed = 0;
+    for (number, case) in cases.iter().enumerate() {
+        let (mark, text) = match case.run(&lab, urxe, &gid_index, 20000 + number) {
+            Ok(result) => ("ok", result),
+            Err(why) => {
+                failed += 1;
+                ("FAILED", why)
+            }
+        };
+        let line = format!("{mark:<7} {:<62} {}", case.name(), text.lines().next().unwrap_or_default());
+        println!("{line}");
+        for more in text.lines().skip(1) {
+            println!("        | {more}");
+        }
+        table += &format!("{line}\n");
+    }
+    drop(lab);
+    let file = target()?.join("interop.txt");
+    fs::write(&file, table).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    println!("{} of {} cases passed; table in {}", cases.len() - failed, cases.len(), file.display());
+    if failed == 0 { Ok(Outcome::Passed) } else { Err(format!("{failed} of {} cases failed", cases.len())) }
+}
+
+/// Why this machine cannot do it.
+fn obstacle() -> Option<String> {
+    if !is_root() {
+        return Some("needs root: it makes a network namespace and a tap device".into());
+    }
+    if !succeeds("apt-get", &["--version"]) {
+        return Some("needs a Debian host: the guest is made of Debian packages".into());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Some("there is no /dev/net/tun for the guest's network".into());
+    }
+    let probe = format!("{NAMESPACE}-{}", std::process::id());
+    if !succeeds("ip", &["netns", "add", &probe]) {
+        return Some("this root may not make network namespaces".into());
+    }
+    succeeds("ip", &["netns", "del", &probe]);
+    None
+}
+
+// ---- the cases -----------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Server,
+    Client,
+}
+
+struct Case {
+    program: &'static str,
+    arguments: String,
+    receive: &'static str,
+    /// Of urxe.
+    role: Role,
+}
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    let mut both = |program, arguments: String, receive| {
+        for role in [Role::Server, Role::Client] {
+            all.push(Case { program, arguments: arguments.clone(), receive, role });
+        }
+    };
+    const RC: [(&str, &str); 8] = [
+        ("ib_send_bw", "-s 65536 -n 100"),
+        ("ib_send_lat", "-s 2 -n 200"),
+        ("ib_write_bw", "-s 65536 -n 100"),
+        ("ib_write_lat", "-s 2 -n 200"),
+        ("ib_read_bw", "-s 65536 -n 100"),
+        ("ib_read_lat", "-s 2 -n 200"),
+        ("ib_atomic_bw", "-n 200"),
+        ("ib_atomic_lat", "-n 200"),
+    ];
+    // Unreliable: a lost message would be waited for, so few are in flight.
+    const UC: [(&str, &str); 4] = [
+        ("ib_send_bw", "-c UC -s 8192 -n 100 -t 8"),
+        ("ib_send_lat", "-c UC -s 2 -n 200"),
+        ("ib_write_bw", "-c UC -s 8192 -n 100 -t 8"),
+        ("ib_write_lat", "-c UC -s 2 -n 200"),
+    ];
+    const UD: [(&str, &str); 2] =
+        [("ib_send_bw", "-c UD -s 1024 -n 100 -t 8"), ("ib_send_lat", "-c UD -s 2 -n 200")];
+    for mtu in [1024, 4096] {
+        for (program, arguments) in RC.iter().chain(&UC).chain(&UD) {
+            // ib_atomic_bw has no -m.
+            let mtu = if *program == "ib_atomic_bw" { String::new() } else { format!("-m {mtu} ") };
+            both(program, format!("{mtu}{arguments}"), "udp");
+        }
+    }
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        for mtu in [1024, 4096] {
+            both(program, format!("-m {mtu} -a -n 10"), "udp");
+        }
+    }
+    for (program, arguments) in RC.iter().chain(&UC[..1]).chain(&UD[..1]) {
+        both(program, arguments.to_string(), "raw");
+    }
+    for receive in ["udp", "raw"] {
+        both("ibv_rc_pingpong", "-n 200 -c".into(), receive);
+    }
+    all
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let role = if self.role == Role::Server { "server" } else { "client" };
+        format!("urxe {role} {} {} {}", self.receive, self.program, self.arguments)
+    }
+
+    fn run(&self, lab: &Lab, urxe: &Path, gid_index: &str, port: usize) -> Result<String> {
+        let perftest = self.program.starts_with("ib_");
+        let line =
+            format!("{} {}{} -p {port}", self.program, if perftest { "-F " } else { "" }, self.arguments);
+        // perftest finds the GID of an IPv4 address by itself, but not on rxe's first index.
+        let ours =
+            if perftest { format!("{line} -d urxe0") } else { format!("{line} -d urxe0 -g {gid_index}") };
+        let theirs = if perftest { format!("{line} -d rxe0 -x 1") } else { format!("{line} -d rxe0 -g 1") };
+
+        let settings = [("URXE_ADDR", HOST_ADDRESS), ("URXE_RECEIVE", self.receive)];
+        let host = |line: String| lab.on_host(urxe, &settings, &line);
+        let guest = |line: String| lab.in_guest(&format!("timeout {} {line}", PATIENCE.as_secs()));
+        let (mut server, mut client);
+        if self.role == Role::Server {
+            server = Program::start(host(ours))?;
+            server.wait_for(|pid| listens(&format!("/proc/{pid}/net"), port))?;
+            client = Program::start(guest(format!("{theirs} {HOST_ADDRESS}")))?;
+        } else {
+            server = Program::start(guest(theirs))?;
+            let ready = format!("grep -Eq ':{port:04X} [0-9A-F]+:0000 0A' /proc/net/tcp /proc/net/tcp6");
+            server.wait_for(|_| lab.in_guest(&ready).output().is_ok_and(|o| o.status.success()))?;
+            client = Program::start(host(format!("{ours} {GUEST_ADDRESS}")))?;
+        }
+        let end = Instant::now() + PATIENCE;
+        let client_said = client.finish(end);
+        // A server whose client has failed may wait for ever.
+        let soon = Instant::now() + Duration::from_secs(if client_said.is_ok() { 10 } else { 1 });
+        let server_said = server.finish(soon);
+        match (client_said, server_said) {
+            (Ok(text), Ok(_)) => figures(self.program, &text).ok_or_else(|| format!("no result\n{text}")),
+            (Ok(_), Err(why)) => Err(format!("server: {why}")),
+            (Err(why), Ok(text)) => Err(format!("client: {why}\n(server)\n{text}")),
+            (Err(why), Err(other)) => Err(format!("client: {why}\nserver: {other}")),
+        }
+    }
+}
+
+/// The last row of perftest's table, or ibv_rc_pingpong's last line.
+fn figures(program: &str, output: &str) -> Option<String> {
+    if !program.starts_with("ib_") {
+        return Some(output.lines().rev().find(|l| l.contains("usec/iter"))?.trim().into());
+    }
+    let numbers = |line: &str| {
+        line.split_whitespace().map(str::parse::<f64>).collect::<std::result::Result<Vec<_>, _>>()
+    };
+    let row = output.lines().rev().filter_map(|line| numbers(line).ok()).find(|row| row.len() >= 4)?;
+    let size = row.first()?;
+    Some(match program.ends_with("_bw") {
+        true => format!("{size} B: {} MiB/s", row.get(3)?),
+        // size, iterations, minimum, maximum, typical, ...
+        false => format!("{size} B: {} us typical", row.get(4)?),
+    })
+}
+
+/// Whether a TCP socket listens, according to a /proc/*/net.
+fn listens(net: &str, port: usize) -> bool {
+    let local = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().filter_map(|file| fs::read_to_string(format!("{net}/{file}")).ok()).any(|table| {
+        table.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|a| a.ends_with(&local)) && fields.nth(1) == Some("0A")
+        })
+    })
+}
+
+/// The index of the GID of the IPv4 address, as ibv_devinfo prints it.
+fn gid_index(lab: &Lab, urxe: &Path) -> Result<String> {
+    let mut devinfo = Program::start(lab.on_host(urxe, &[("URXE_ADDR", HOST_ADDRESS)], "ibv_devinfo -v"))?;
+    let text = devinfo.finish(Instant::now() + PATIENCE)?;
+    let line = text.lines().find(|l| l.contains("GID[") && l.contains(&format!("::ffff:{HOST_ADDRESS}")));
+    let index =
+        line.and_then(|l| l.split_once("GID[")?.1.split_once(']')).map(|(index, _)| index.trim().to_owned());
+    index.ok_or_else(|| format!("ibv_devinfo shows no GID for {HOST_ADDRESS}:\n{text}"))
+}
+
+// ---- the lab -------------------------------------------------------------------------------------------------------
+
+/// The VM and the namespace. However this process ends, they go: another process waits for the end of a pipe, and if no
+/// word comes before it, for a start that may still be under way.
+struct Lab {
+    script: PathBuf,
+    keeper: Child,
+}
+
+impl Lab {
+    fn start() -> Result<Self> {
+        let script = root().join("tests/lab/rxe-vm");
+        let status =
+            Self::command(&script, &["status"]).output().map_err(|e| format!("{}: {e}", script.display()))?;
+        if String::from_utf8_lossy(&status.stdout).contains(&format!("guest {GUEST}: pid")) {
+            return Err(format!(
+                "guest {GUEST} already runs; `RXE_VM_NS={NAMESPACE} {} -g {GUEST} stop`",
+                script.display()
+            ));
+        }
+        checked(Self::command(&script, &["build"]))?;
+        let keeper = Command::new("bash")
+            .args(["-c", r#"read -r end || sleep 2; "$1" stop; ip netns del "$2""#, "keeper"])
+            .arg(&script)
+            .arg(NAMESPACE)
+            .envs(settings())
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|e| format!("cannot run bash: {e}"))?;
+        let lab = Self { script, keeper };
+        checked(Self::command(&lab.script, &["start"]))?;
+        Ok(lab)
+    }
+
+    fn command(script: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(script);
+        command.args(arguments).envs(settings()).stdin(Stdio::null());
+        command
+    }
+
+    fn in_guest(&self, line: &str) -> Command {
+        Self::command(&self.script, &["exec", line])
+    }
+
+    fn on_host(&self, urxe: &Path, env: &[(&str, &str)], line: &str) -> Command {
+        let mut command = Self::command(&self.script, &["ns"]);
+        command.arg(urxe).args(["run", "--with-parent", "--"]).args(line.split(' '));
+        command.env("URXE_CONFIG", "").envs(env.iter().copied());
+        command
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(mut pipe) = self.keeper.stdin.take() {
+            let _ = pipe.write_all(b"end\n");
+        }
+        let _ = self.keeper.wait();
+    }
+}
+
+fn settings() -> [(&'static str, &'static str); 3] {
+    [("RXE_VM_GUEST", GUEST), ("RXE_VM_NS", NAMESPACE), ("RXE_VM_MTU", MTU)]
+}
+
+fn checked(mut command: Command) -> Result {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} failed ({status})")),
+        Err(e) => Err(format!("cannot run {command:?}: {e}")),
+    }
+}
+
+/// A program that runs; it is killed when this is dropped.
+struct Program {
+    child: Child,
+    output: Option<thread::JoinHandle<String>>,
+}
+
+impl Program {
+    fn start(mut command: Command) -> Result<Self> {
+        let (mut reader, writer) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
+        let again = writer.try_clone().map_err(|e| format!("no pipe: {e}"))?;
+        let child = command
+            .stdout(writer)
+            .stderr(again)
+            .spawn()
+            .map_err(|e| format!("cannot run {command:?}: {e}"))?;
+        let output = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = reader.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Self { child, output: Some(output) })
+    }
+
+    /// Waits until the server listens.
+    fn wait_for(&mut self, ready: impl Fn(u32) -> bool) -> Result {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if ready(self.child.id()) {
+                return Ok(());
+            }
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return Err(format!(
+                    "server: ended before it listened: {}",
+                    self.finish(end).unwrap_or_else(|e| e)
+                ));
+            }
+            if Instant::now() >= end {
+                return Err(format!("server: does not listen: {}", self.finish(end).unwrap_or_else(|e| e)));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the end; all that it said, as an error if it failed.
+    fn finish(&mut self, end: Instant) -> Result<String> {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Ok(status),
+                Ok(None) if Instant::now() >= end => break Err("time-out".to_owned()),
+                Ok(None) => thread::sleep(Duration::from_millis(20)),
+                Err(e) => break Err(e.to_string()),
+            }
+        };
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let text = self.output.take().and_then(|t| t.join().ok()).unwrap_or_default();
+        match status {
+            Ok(status) if status.success() => Ok(text),
+            Ok(status) => Err(format!("{status}\n{text}")),
+            Err(why) => Err(format!("{why}\n{text}")),
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,306 @@
+//! The configuration: one typed [`Config`], and for each value where it came from.
+//!
+//! Sources in rising order: defaults, a TOML file (`$URXE_CONFIG`, else `~/.config/urxe.toml` if it exists), the
+//! environment (`URXE_MTU=1024`), flags (`urxe run --mtu 1024`, which reach the program as environment).
+//! An unknown key or a bad value is an [`Error`]: one line that names it and what would be accepted.
+//!
+//! [`KEYS`] is the one table of keys; parsing, `--help`, `docs/configuration.md` and `urxe devices` are made from it.
+
+mod file;
+mod value;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::ids::{Lid, Mtu};
+pub use value::{Bytes, Cpu, Gso, Guard, LidTable, LinkLayer, LogLevel, Micros, Name, Receive, Tasks};
+use value::{GIB, KIB, Value};
+
+/// Prefix of the environment variables that are configuration.
+const ENV_PREFIX: &str = "URXE_";
+/// Names the configuration file. Empty: no file is read.
+pub const ENV_FILE: &str = "URXE_CONFIG";
+
+/// One key of the configuration.
+#[derive(Debug)]
+pub struct Key {
+    /// As in the TOML file: `link_layer`.
+    pub name: &'static str,
+    /// What it does; more than one line.
+    pub doc: &'static str,
+    /// The accepted values, in words.
+    pub accepted: fn() -> String,
+    set: fn(&mut Config, &str) -> bool,
+    show: fn(&Config) -> String,
+}
+
+impl Key {
+    /// Its environment variable: `URXE_LINK_LAYER`.
+    pub fn env(&self) -> String {
+        format!("{ENV_PREFIX}{}", self.name.to_ascii_uppercase())
+    }
+    /// Its flag, without the dashes: `link-layer`.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+    /// The default value.
+    pub fn default(&self) -> String {
+        (self.show)(&Config::default())
+    }
+}
+
+macro_rules! keys {
+    ($( $(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr; )+) => {
+        /// The resolved configuration of a device.
+        #[derive(Clone, Debug)]
+        pub struct Config {
+            $( $(#[doc = $doc])+ pub $name: $type, )+
+            sources: Vec<Source>,
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $( $name: const { $default }, )+ sources: vec![Source::Default; KEYS.len()] }
+            }
+        }
+
+        /// All keys, in the order in which people should read about them.
+        pub static KEYS: &[Key] = &[ $( Key {
+            name: stringify!($name),
+            doc: concat!($($doc, "\n"),+),
+            accepted: <$type as Value>::accepted,
+            set: |config, text| <$type as Value>::parse(text).map(|v| config.$name = v).is_some(),
+            show: |config| config.$name.show(),
+        }, )+ ];
+    };
+}
+
+keys! {
+    /// Address of the device. `auto` takes the first free one of 127.0.0.0/16. An address that is not loopback opens
+    /// the device to that network.
+    addr: Option<IpAddr> = None;
+    /// Name of the device, as programs list it.
+    device: Name = Name::new_const("urxe0");
+    /// Largest path MTU of the port. `auto` is the largest one that fits the interface of the address.
+    mtu: Option<Mtu> = None;
+    /// Link layer that the port reports. Some programs (Open MPI's openib) want `infiniband`.
+    link_layer: LinkLayer = LinkLayer::Ethernet;
+    /// LID of the port. `auto` is the low 16 bits of its IPv4 address.
+    lid: Option<Lid> = None;
+    /// Addresses of LIDs that are not the low 16 bits of an address in the device's own network.
+    lids: LidTable = LidTable::new();
+    /// Where protocol tasks run: `inline` runs them in the thread that posts or polls.
+    tasks: Tasks = Tasks::Inline;
+    /// How packets are received. `raw` (needs CAP_NET_RAW) sees the IP header, so the ICRC is checked as it is; `udp`
+    /// needs no privilege and solves for the one field it cannot see.
+    receive: Receive = Receive::Udp;
+    /// Segmentation offload for sending and receiving; `auto` stops using it where the kernel refuses it.
+    gso: Gso = Gso::Auto;
+    /// Receive buffer of the socket; the kernel may grant less (net.core.rmem_max).
+    rcvbuf: Bytes<{ 4 * KIB }, GIB> = Bytes::new_const(4 << 20);
+    /// Send buffer of the socket; the kernel may grant less (net.core.wmem_max).
+    sndbuf: Bytes<{ 4 * KIB }, GIB> = Bytes::new_const(4 << 20);
+    /// Most bytes in flight to one peer. `auto` follows the peer's receive buffer and the losses.
+    window: Option<Bytes<{ 4 * KIB }, GIB>> = None;
+    /// How long the receive thread looks for more work before it sleeps.
+    spin: Micros<1_000_000> = Micros::new_const(20);
+    /// CPU to which the receive thread is pinned.
+    rx_cpu: Option<Cpu> = None;
+    /// What keeps a wild pointer from killing the program: `signal` handles SIGSEGV and SIGBUS during copies,
+    /// `kernel` lets the kernel copy (slower, no signal handler).
+    guard: Guard = Guard::Signal;
+    /// Least severe messages that are written. `urxe run` makes it `warn` unless it is set.
+    log: LogLevel = LogLevel::Off;
+    /// File to which messages are appended; `none` is standard error.
+    log_file: Option<PathBuf> = None;
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// The configuration file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// The environment variable of this name.
+    Env(String),
+    /// The command line flag of this name, without the dashes.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => write!(f, "default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Env(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag --{name}"),
+        }
+    }
+}
+
+/// Why a configuration cannot be used. The message is one line.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such key.
+    #[error("{from}: unknown key {key:?}; the keys are {}", key_names())]
+    UnknownKey {
+        /// Where it was written.
+        from: Source,
+        /// As written.
+        key: String,
+    },
+    /// The key does not take this value.
+    #[error("{from}: bad value {value:?} for {key}; accepted: {accepted}")]
+    BadValue {
+        /// Where it was written.
+        from: Source,
+        /// Its key.
+        key: &'static str,
+        /// As written.
+        value: String,
+        /// What would be right.
+        accepted: String,
+    },
+    /// The file cannot be read.
+    #[error("configuration file {path:?}: {why}")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The system's reason.
+        why: String,
+    },
+    /// The file is not TOML.
+    #[error("{}:{line}: {what}", path.display())]
+    Syntax {
+        /// Its path.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, on one line.
+        what: String,
+    },
+}
+
+fn key_names() -> String {
+    KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+}
+
+impl Config {
+    /// The configuration of this process: defaults, file, environment.
+    pub fn load() -> Result<Self, Error> {
+        Self::resolve(std::env::vars_os(), &[])
+    }
+
+    /// From an environment and flags; a flag is a key's [`Key::flag`] and its value.
+    pub fn resolve(
+        env: impl IntoIterator<Item = (OsString, OsString)>,
+        flags: &[(String, String)],
+    ) -> Result<Self, Error> {
+        let mut ours = Vec::new();
+        let (mut named, mut config_home, mut home) = (None, None, None);
+        for (name, value) in env {
+            match name.to_str() {
+                Some(ENV_FILE) => named = Some(value),
+                Some("XDG_CONFIG_HOME") => config_home = Some(value),
+                Some("HOME") => home = Some(value),
+                _ if name.as_encoded_bytes().starts_with(ENV_PREFIX.as_bytes()) => ours.push((name, value)),
+                _ => {}
+            }
+        }
+        ours.sort(); // so that the same environment always gives the same error
+
+        let mut config = Self::default();
+        let given = |v: &OsString| !v.is_empty();
+        if let Some(path) = &named {
+            if given(path) {
+                config.apply_file(path.into(), true)?;
+            }
+        } else if let Some(path) = config_home.filter(given).map(|d| PathBuf::from(d).join("urxe.toml")) {
+            config.apply_file(path, false)?;
+        } else if let Some(path) = home.filter(given).map(|d| PathBuf::from(d).join(".config/urxe.toml")) {
+            config.apply_file(path, false)?;
+        }
+        for (name, value) in ours {
+            config.apply_env(&name, &value)?;
+        }
+        for (flag, value) in flags {
+            config.set(&flag.replace('-', "_"), value, Source::Flag(flag.clone()))?;
+        }
+        Ok(config)
+    }
+
+    /// Sets one value.
+    pub fn set(&mut self, key: &str, value: &str, from: Source) -> Result<(), Error> {
+        let Some((i, k)) = KEYS.iter().enumerate().find(|(_, k)| k.name == key) else {
+            return Err(Error::UnknownKey { from, key: key.into() });
+        };
+        if !(k.set)(self, value) {
+            return Err(Error::BadValue { from, key: k.name, value: value.into(), accepted: (k.accepted)() });
+        }
+        if let Some(source) = self.sources.get_mut(i) {
+            *source = from;
+        }
+        Ok(())
+    }
+
+    /// Every key with its value and where that came from.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static Key, String, &Source)> {
+        KEYS.iter().zip(&self.sources).map(|(k, source)| (k, (k.show)(self), source))
+    }
+
+    /// Where the value of a key came from; `None` if there is no such key.
+    pub fn source(&self, key: &str) -> Option<&Source> {
+        KEYS.iter().zip(&self.sources).find(|(k, _)| k.name == key).map(|(_, source)| source)
+    }
+
+    fn apply_env(&mut self, name: &OsStr, value: &OsStr) -> Result<(), Error> {
+        // A name or value that is not UTF-8 is wrong in any case: its lossy form makes a readable error.
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        let from = Source::Env(name.as_ref().into());
+        match KEYS.iter().find(|k| k.env() == name) {
+            Some(k) => self.set(k.name, &value, from),
+            None => Err(Error::UnknownKey { from, key: name.into() }),
+        }
+    }
+
+    /// The text of docs/configuration.md.
+    pub fn reference() -> String {
+        let mut text = String::from(
+            "# Configuration\n\n\
+             Sources, in rising order: the default, a TOML file (`$URXE_CONFIG`, else `$XDG_CONFIG_HOME/urxe.toml` or \
+             `~/.config/urxe.toml` if it exists; an empty `URXE_CONFIG` means no file), the environment, flags of \
+             `urxe run` and `urxe pair`. `urxe devices` shows each value and where it came from. An unknown key or a \
+             bad value is an error that names it.\n\n\
+             Sizes take a unit: `64KiB`, `4MiB`, `1GiB`, `4MB`, or plain bytes. This file is made from the table of \
+             keys in src/config.\n",
+        );
+        for k in KEYS {
+            text += &format!(
+                "\n## {}\n\n{}\n\nAccepted: {}. Default: `{}`. Environment `{}`, flag `--{}`.\n",
+                k.name,
+                doc_text(k),
+                (k.accepted)(),
+                k.default(),
+                k.env(),
+                k.flag()
+            );
+        }
+        text
+    }
+}
+
+/// A key's documentation as one paragraph.
+pub fn doc_text(key: &Key) -> String {
+    key.doc.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+
+fn resolve(env: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, Error> {
+    let env = env.iter().map(|(k, v)| (k.into(), v.into()));
+    let flags: Vec<_> = flags.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    Config::resolve(env, &flags)
+}
+
+fn message(result: Result<Config, Error>) -> String {
+    let text = result.map(|_| ()).expect_err("must be refused").to_string();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+fn write_file(name: &str, text: &str) -> String {
+    let path = std::env::temp_dir().join(format!("urxe-config-{}-{name}.toml", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn later_sources_win_and_are_remembered() {
+    let path = write_file("order", "# c\nmtu = 512\ndevice = \"abc\"\nspin = 7\n");
+    let c = resolve(
+        &[("URXE_CONFIG", &path), ("URXE_MTU", "1024"), ("URXE_SPIN", "8us"), ("PATH", "/bin")],
+        &[("spin", "9")],
+    )
+    .unwrap();
+    assert_eq!((c.mtu, c.device.as_str()), (Some(Mtu::B1024), "abc"));
+    assert_eq!(c.spin.duration().as_micros(), 9);
+    let source = |key| c.source(key).unwrap().to_string();
+    assert_eq!(source("device"), format!("{path}:3"));
+    assert_eq!(source("mtu"), "environment URXE_MTU");
+    assert_eq!(source("spin"), "flag --spin");
+    assert_eq!(source("log"), "default");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_file_is_optional_unless_it_is_named() {
+    assert!(resolve(&[("HOME", "/nonexistent")], &[]).is_ok());
+    assert!(resolve(&[("HOME", "/dev/null")], &[]).is_ok());
+    assert!(resolve(&[("URXE_CONFIG", "")], &[]).is_ok());
+    let e = message(resolve(&[("URXE_CONFIG", "/nonexistent/urxe.toml")], &[]));
+    assert!(e.contains("/nonexistent/urxe.toml") && e.contains("No such file"), "{e}");
+}
+
+#[test]
+fn the_file_takes_numbers_texts_lists_and_tables() {
+    let mut c = Config::default();
+    let text = "addr = '10.0.0.1'\nlid = 0x12\nrcvbuf = '1 MiB'\nsndbuf = 65_536\n[lids]\n7 = '10.0.0.3'\n0x8 = '::1'";
+    c.apply_toml("f".as_ref(), text).unwrap();
+    assert_eq!(c.addr, Some([10, 0, 0, 1].into()));
+    assert_eq!(c.lid, Some(Lid(0x12)));
+    assert_eq!((c.rcvbuf.bytes(), c.sndbuf.bytes()), (1 << 20, 65536));
+    assert_eq!(c.lids.address(Lid(7)), Some([10, 0, 0, 3].into()));
+    assert_eq!(c.lids.address(Lid(8)), Some("::1".parse().unwrap()));
+    assert_eq!(c.lids.address(Lid(9)), None);
+}
+
+#[test]
+fn an_error_names_the_place_the_value_and_what_is_accepted() {
+    let e = message(resolve(&[("URXE_MTU", "9000\n")], &[]));
+    assert_eq!(
+        e,
+        "environment URXE_MTU: bad value \"9000\\n\" for mtu; accepted: auto, 256, 512, 1024, 2048, 4096"
+    );
+    let e = message(resolve(&[], &[("tasks", "thread")]));
+    assert_eq!(e, "flag --tasks: bad value \"thread\" for tasks; accepted: inline");
+    let e = message(resolve(&[("URXE_MTUU", "1")], &[]));
+    assert!(
+        e.starts_with("environment URXE_MTUU: unknown key \"URXE_MTUU\"; the keys are addr, device"),
+        "{e}"
+    );
+
+    let e =
+        |text: &str| message(Config::default().apply_toml("/x".as_ref(), text).map(|()| Config::default()));
+    assert!(e("\nfoo = 1\n").starts_with("/x:2: unknown key \"foo\""));
+    assert!(
+        e("mtu = 1024\nlog = true").starts_with("/x:2: bad value \"true\" for log; accepted: off, error")
+    );
+    assert!(e("mtu = 256\n\nmtu 512").starts_with("/x:3: "));
+    assert!(e("mtu = 256\nmtu = 512").starts_with("/x:2: duplicate key"));
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for (key, value) in [
+        ("rcvbuf", "1"),
+        ("rcvbuf", "2GiB"),
+        ("rcvbuf", "99999999999999999999"),
+        ("rcvbuf", "18446744073709551615GiB"),
+        ("rcvbuf", "+65536"),
+        ("rcvbuf", "KiB"),
+        ("spin", "-1"),
+        ("rx-cpu", "1024"),
+        ("lid", "0"),
+        ("lid", "0xc000"),
+        ("lid", "0x+1"),
+        ("addr", "0.0.0.0"),
+        ("addr", "224.0.0.1"),
+        ("addr", "localhost"),
+        ("device", "a/b"),
+        ("device", ""),
+        ("device", "0x"),
+        ("lids", "1=10.0.0.1,1=10.0.0.2"),
+        ("lids", "1"),
+        ("log-file", ""),
+        ("gso", "AUTO"),
+    ] {
+        let e = message(resolve(&[], &[(key, value)]));
+        assert!(e.contains("bad value"), "{key}={value}: {e}");
+    }
+}
+
+#[test]
+fn what_is_shown_parses_to_the_same() {
+    let mut c = Config::default();
+    for (key, text) in [
+        ("addr", "10.0.0.1"),
+        ("device", "rocep1s0"),
+        ("mtu", "2048"),
+        ("link_layer", "infiniband"),
+        ("lid", "7"),
+        ("lids", "7=10.0.0.3,8=::1"),
+        ("receive", "raw"),
+        ("gso", "off"),
+        ("rcvbuf", "300000"),
+        ("sndbuf", "3 MB"),
+        ("window", "96KiB"),
+        ("spin", "0"),
+        ("rx_cpu", "3"),
+        ("guard", "kernel"),
+        ("log", "trace"),
+        ("log_file", "/tmp/x"),
+    ] {
+        c.set(key, text, Source::Default).unwrap();
+    }
+    for config in [Config::default(), c] {
+        let mut again = Config::default();
+        for (key, value, _) in config.entries() {
+            again.set(key.name, &value, Source::Default).unwrap();
+        }
+        assert_eq!(format!("{config:?}"), format!("{again:?}"));
+    }
+}
+
+#[test]
+fn the_environment_need_not_be_text() {
+    use std::os::unix::ffi::OsStringExt;
+    let bad = OsString::from_vec(b"\xff\xfe".to_vec());
+    assert!(message(Config::resolve([("URXE_LOG".into(), bad.clone())], &[])).contains("bad value"));
+    let mut name = OsString::from("URXE_");
+    name.push(&bad);
+    assert!(message(Config::resolve([(name, "1".into())], &[])).contains("unknown key"));
+    assert!(Config::resolve([(bad.clone(), bad)], &[]).is_ok());
+}
+
+#[test]
+fn the_reference_in_docs_is_this_table() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let docs = std::fs::read_to_string(format!("{root}/docs/configuration.md")).unwrap_or_default();
+    if docs != Config::reference() {
+        let fresh = format!("{root}/target/configuration.md");
+        std::fs::write(&fresh, Config::reference()).unwrap();
+        panic!("docs/configuration.md is stale; the right text is in {fresh}");
+    }
+}

@@ -1,0 +1,354 @@
+//! The types of values: each is parsed from text, shown as text that parses again, and says what it accepts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::ids::{Lid, Mtu};
+
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const GIB: u64 = 1 << 30;
+
+/// A value of the configuration.
+pub(super) trait Value: Sized {
+    /// What `Option<Self>` calls `None`.
+    const NONE: &'static str = "auto";
+    /// The accepted values, in words.
+    fn accepted() -> String;
+    fn parse(text: &str) -> Option<Self>;
+    fn show(&self) -> String;
+}
+
+impl<T: Value> Value for Option<T> {
+    fn accepted() -> String {
+        format!("{}, {}", T::NONE, T::accepted())
+    }
+    fn parse(text: &str) -> Option<Self> {
+        if text == T::NONE { Some(None) } else { T::parse(text).map(Some) }
+    }
+    fn show(&self) -> String {
+        self.as_ref().map_or(T::NONE.into(), T::show)
+    }
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl Value for $name {
+            fn accepted() -> String {
+                [$($text),+].join(", ")
+            }
+            fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($text => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+            fn show(&self) -> String {
+                match self { $(Self::$variant => $text),+ }.into()
+            }
+        }
+    };
+}
+
+choice!(
+    /// Link layer that the port reports.
+    LinkLayer {
+        /// RoCE.
+        Ethernet = "ethernet",
+        /// InfiniBand: for programs that refuse anything else.
+        InfiniBand = "infiniband",
+    }
+);
+choice!(
+    /// Where protocol tasks run.
+    Tasks {
+        /// In the thread that posts, polls or receives.
+        Inline = "inline",
+    }
+);
+choice!(
+    /// How packets are received.
+    Receive {
+        /// A UDP socket.
+        Udp = "udp",
+        /// A raw socket, which sees the IP header.
+        Raw = "raw",
+    }
+);
+choice!(
+    /// Segmentation offload.
+    Gso {
+        /// Where the kernel takes it.
+        Auto = "auto",
+        /// One datagram a call.
+        Off = "off",
+    }
+);
+choice!(
+    /// What makes copies from and to the program's memory safe.
+    Guard {
+        /// A handler of SIGSEGV and SIGBUS.
+        Signal = "signal",
+        /// The kernel copies.
+        Kernel = "kernel",
+    }
+);
+choice!(
+    /// Least severe messages that are written.
+    LogLevel {
+        /// None.
+        Off = "off",
+        /// Errors.
+        Error = "error",
+        /// And warnings.
+        Warn = "warn",
+        /// And what is done seldom.
+        Info = "info",
+        /// And every control call.
+        Debug = "debug",
+        /// And every packet.
+        Trace = "trace",
+    }
+);
+
+/// A size between two limits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Bytes<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Bytes<MIN, MAX> {
+    /// The size if it is within the limits.
+    pub const fn new(bytes: u64) -> Option<Self> {
+        if MIN <= bytes && bytes <= MAX { Some(Self(bytes)) } else { None }
+    }
+    /// For defaults, which are checked when this is compiled.
+    pub(super) const fn new_const(bytes: u64) -> Self {
+        assert!(MIN <= bytes && bytes <= MAX);
+        Self(bytes)
+    }
+    /// The number of bytes.
+    pub const fn bytes(self) -> usize {
+        self.0 as usize
+    }
+}
+
+const UNITS: [(&str, u64); 8] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+fn show_bytes(bytes: u64) -> String {
+    match UNITS.into_iter().take(3).find(|(_, n)| bytes >= *n && bytes.is_multiple_of(*n)) {
+        Some((unit, n)) => format!("{}{unit}", bytes / n),
+        None => bytes.to_string(),
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> Value for Bytes<MIN, MAX> {
+    fn accepted() -> String {
+        format!("a size from {} to {} such as 64KiB or 4MiB", show_bytes(MIN), show_bytes(MAX))
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = UNITS
+            .into_iter()
+            .find_map(|(unit, n)| text.strip_suffix(unit).map(|rest| (rest.trim_end(), n)))
+            .unwrap_or((text, 1));
+        digits(number)?.checked_mul(unit).and_then(Self::new)
+    }
+    fn show(&self) -> String {
+        show_bytes(self.0)
+    }
+}
+
+/// Decimal digits only: no sign, as `u64::from_str` would take.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// A number of microseconds, at most `MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Micros<const MAX: u64>(u64);
+
+impl<const MAX: u64> Micros<MAX> {
+    pub(super) const fn new_const(micros: u64) -> Self {
+        assert!(micros <= MAX);
+        Self(micros)
+    }
+    /// As a duration.
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+impl<const MAX: u64> Value for Micros<MAX> {
+    fn accepted() -> String {
+        format!("microseconds from 0 to {MAX}")
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let number = text.strip_suffix("us").map_or(text, str::trim_end);
+        digits(number).filter(|n| *n <= MAX).map(Self)
+    }
+    fn show(&self) -> String {
+        format!("{}us", self.0)
+    }
+}
+
+/// A CPU number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cpu(pub usize);
+
+impl Value for Cpu {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "a CPU number from 0 to 1023".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        digits(text).filter(|n| *n < 1024).map(|n| Self(n as usize))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The name of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name(std::borrow::Cow<'static, str>);
+
+impl Name {
+    pub(super) const fn new_const(name: &'static str) -> Self {
+        Self(std::borrow::Cow::Borrowed(name))
+    }
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Value for Name {
+    fn accepted() -> String {
+        "1 to 63 letters, digits, '_' or '-', a letter first".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        // It becomes a file name, and 64 bytes with the NUL is what `struct ibv_device` holds.
+        let ok = (1..=63).contains(&text.len())
+            && text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        ok.then(|| Self(text.to_owned().into()))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Addresses of LIDs, beside the rule that a LID is the low 16 bits of an IPv4 address.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LidTable(BTreeMap<u16, IpAddr>);
+
+impl LidTable {
+    pub(super) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+    /// The address of a LID, if the table has it.
+    pub fn address(&self, lid: Lid) -> Option<IpAddr> {
+        self.0.get(&lid.0).copied()
+    }
+}
+
+impl Value for LidTable {
+    fn accepted() -> String {
+        "none, or LID=ADDRESS pairs with commas between, such as 7=10.0.0.3,0x8=10.0.1.4; in the file a table"
+            .into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        if text == "none" || text.is_empty() {
+            return Some(Self::default());
+        }
+        let mut table = BTreeMap::new();
+        for pair in text.split(',') {
+            let (lid, address) = pair.split_once('=')?;
+            let previous = table.insert(Lid::parse(lid.trim())?.0, address.trim().parse().ok()?);
+            if previous.is_some() {
+                return None;
+            }
+        }
+        Some(Self(table))
+    }
+    fn show(&self) -> String {
+        match self.0.is_empty() {
+            true => "none".into(),
+            false => self.0.iter().map(|(lid, ip)| format!("{lid:#06x}={ip}")).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+impl Value for Lid {
+    fn accepted() -> String {
+        "a unicast LID from 0x0001 to 0xbfff".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let number = match text.strip_prefix("0x") {
+            Some(hex) if !hex.starts_with('+') => u16::from_str_radix(hex, 16).ok()?,
+            _ => u16::try_from(digits(text)?).ok()?,
+        };
+        // IBA 4.1.1: 0 is reserved, from 0xC000 on a LID is multicast or permissive.
+        (1..0xc000).contains(&number).then_some(Self(number))
+    }
+    fn show(&self) -> String {
+        format!("{:#06x}", self.0)
+    }
+}
+
+impl Value for Mtu {
+    fn accepted() -> String {
+        Self::ALL.map(|m| m.bytes().to_string()).join(", ")
+    }
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.bytes().to_string() == text)
+    }
+    fn show(&self) -> String {
+        self.bytes().to_string()
+    }
+}
+
+impl Value for IpAddr {
+    fn accepted() -> String {
+        "an IP address of this host".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        // No packet can be sent from, or answered to, these.
+        text.parse::<Self>().ok().filter(|ip| !ip.is_unspecified() && !ip.is_multicast())
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for PathBuf {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "the path of a file".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty() && !text.contains('\0')).then(|| text.into())
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}

@@ -1,0 +1,255 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::ids::Qpn;
+use crate::verbs::{Wc, WcStatus};
+
+/// Hears that an armed completion queue has something.
+pub trait CqNotify: Send + Sync {
+    /// Called once for each time the queue was armed.
+    fn completed(&self);
+}
+
+/// What an armed queue waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Armed {
+    No = 0,
+    /// A solicited or a failed completion.
+    Solicited = 1,
+    Any = 2,
+}
+
+/// A position in the order of all completions of a queue. A send queue's slots are free again when the program has
+/// polled past the ticket of their completion.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket(pub u64);
+
+/// A completion queue.
+pub struct Cq {
+    /// The device's number for it.
+    pub id: u32,
+    entries: Mutex<VecDeque<Option<Wc>>>,
+    capacity: AtomicU32,
+    produced: AtomicU64,
+    consumed: AtomicU64,
+    armed: AtomicU8,
+    overrun: AtomicBool,
+    overrun_reported: AtomicBool,
+    notify: Option<Arc<dyn CqNotify>>,
+}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cq").field("id", &self.id).field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Cq {
+    /// An empty queue for `capacity` completions.
+    pub fn new(id: u32, capacity: u32, notify: Option<Arc<dyn CqNotify>>) -> Self {
+        Self {
+            id,
+            entries: Mutex::new(VecDeque::new()),
+            capacity: AtomicU32::new(capacity),
+            produced: AtomicU64::new(0),
+            consumed: AtomicU64::new(0),
+            armed: AtomicU8::new(Armed::No as u8),
+            overrun: AtomicBool::new(false),
+            overrun_reported: AtomicBool::new(false),
+            notify,
+        }
+    }
+
+    /// How many completions it holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// How many completions wait.
+    pub fn len(&self) -> usize {
+        let consumed = self.consumed.load(Ordering::Acquire);
+        self.produced.load(Ordering::Acquire).saturating_sub(consumed) as usize
+    }
+
+    /// Whether none waits. Costs two loads.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether completions were lost because nobody polled.
+    pub fn is_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// True once, for whoever is to report the overrun.
+    pub(crate) fn report_overrun(&self) -> bool {
+        self.is_overrun() && !self.overrun_reported.swap(true, Ordering::Relaxed)
+    }
+
+    /// Changes the capacity. Fails if more completions wait than that.
+    pub fn resize(&self, capacity: u32) -> bool {
+        let entries = self.entries.lock();
+        if entries.len() > capacity as usize {
+            return false;
+        }
+        self.capacity.store(capacity, Ordering::Relaxed);
+        true
+    }
+
+    /// Adds completions in order. Returns the ticket of the first. The ones that do not fit are lost, and
+    /// [`Cq::is_overrun`] says so ever after.
+    pub fn push_all(&self, completions: impl Iterator<Item = Wc>) -> Ticket {
+        let mut wake = false;
+        let first;
+        {
+            let mut entries = self.entries.lock();
+            let mut produced = self.produced.load(Ordering::Relaxed);
+            first = Ticket(produced);
+            let armed = self.armed.load(Ordering::Relaxed);
+            let capacity = self.capacity.load(Ordering::Relaxed) as usize;
+            for wc in completions {
+                if entries.len() >= capacity {
+                    self.overrun.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                wake |= armed == Armed::Any as u8
+                    || armed == Armed::Solicited as u8 && (wc.solicited || wc.status != WcStatus::Success);
+                entries.push_back(Some(wc));
+                produced += 1;
+            }
+            self.produced.store(produced, Ordering::Release);
+            if wake {
+                self.armed.store(Armed::No as u8, Ordering::Relaxed);
+            }
+        }
+        if wake && let Some(notify) = &self.notify {
+            notify.completed();
+        }
+        first
+    }
+
+    /// Takes completions, oldest first. Returns how many.
+    pub fn poll(&self, out: &mut [Wc]) -> usize {
+        let mut n = 0;
+        self.poll_with(out.len(), |wc| {
+            out[n] = wc;
+            n += 1;
+        });
+        n
+    }
+
+    /// Takes up to `max` completions, oldest first. Returns how many.
+    pub fn poll_with(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut entries = self.entries.lock();
+        let (mut taken, mut passed) = (0, 0);
+        while taken < max {
+            match entries.pop_front() {
+                Some(Some(wc)) => {
+                    take(wc);
+                    taken += 1;
+                    passed += 1;
+                }
+                Some(None) => passed += 1,
+                None => break,
+            }
+        }
+        self.consumed.fetch_add(passed, Ordering::Release);
+        taken
+    }
+
+    /// Whether the program has polled past a ticket.
+    pub fn has_consumed(&self, ticket: Ticket) -> bool {
+        self.consumed.load(Ordering::Acquire) > ticket.0
+    }
+
+    /// Asks for one notification at the next completion (or the next solicited or failed one).
+    pub fn arm(&self, solicited_only: bool) {
+        let _order = self.entries.lock();
+        let want = if solicited_only { Armed::Solicited } else { Armed::Any } as u8;
+        // A request for any completion is not weakened by a later one for solicited ones (ibv_req_notify_cq(3)).
+        self.armed.fetch_max(want, Ordering::Relaxed);
+    }
+
+    /// Forgets the completions of a queue pair that is destroyed or reset. Tickets keep their meaning.
+    pub fn purge(&self, qpn: Qpn) {
+        let mut entries = self.entries.lock();
+        for e in entries.iter_mut() {
+            if e.is_some_and(|wc| wc.qpn == qpn) {
+                *e = None;
+            }
+        }
+        while let Some(None) = entries.front() {
+            entries.pop_front();
+            self.consumed.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::WcOpcode;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl CqNotify for Count {
+        fn completed(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn wc(id: u64, qpn: u32) -> Wc {
+        Wc::new(id, WcOpcode::Send, Qpn(qpn), 0)
+    }
+
+    #[test]
+    fn tickets_survive_a_purge() {
+        let cq = Cq::new(1, 8, None);
+        cq.push_all([wc(1, 7), wc(2, 8), wc(3, 7)].into_iter());
+        let last = cq.push_all([wc(4, 8)].into_iter());
+        cq.purge(Qpn(7));
+        let mut out = [wc(0, 0); 8];
+        assert_eq!(cq.poll(&mut out[..1]), 1);
+        assert_eq!(out[0].id, 2);
+        assert!(!cq.has_consumed(last));
+        assert_eq!(cq.poll(&mut out), 1);
+        assert_eq!(out[0].id, 4);
+        assert!(cq.has_consumed(last));
+        assert!(cq.is_empty());
+    }
+
+    #[test]
+    fn overrun_keeps_what_fits_and_is_remembered() {
+        let cq = Cq::new(1, 2, None);
+        cq.push_all((0..3).map(|i| wc(i, 1)));
+        assert!(cq.is_overrun());
+        let mut out = [wc(0, 0); 4];
+        assert_eq!(cq.poll(&mut out), 2);
+    }
+
+    #[test]
+    fn an_armed_queue_notifies_once() {
+        let count = Arc::new(Count::default());
+        let cq = Cq::new(1, 8, Some(count.clone()));
+        cq.push_all([wc(1, 1)].into_iter());
+        cq.arm(true);
+        cq.push_all([wc(1, 1)].into_iter());
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        cq.push_all([Wc { solicited: true, ..wc(1, 1) }].into_iter());
+        cq.push_all([Wc { solicited: true, ..wc(1, 1) }].into_iter());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        cq.arm(false);
+        cq.push_all([wc(1, 1)].into_iter());
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,438 @@
+//! The device: one address, its queue pairs and memory, and whoever makes them progress.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`qp`] | a queue pair: both sides of the engine, their locks, and what runs them |
+//! | [`attr`] | `modify` and `query` of a queue pair |
+//! | [`receive`] | from datagrams to queue pairs |
+//! | [`table`] | which queue pair a number is |
+//! | [`timers`] | which queue pair is due when |
+//! | [`counters`] | what is counted |
+
+pub mod attr;
+pub mod counters;
+pub mod qp;
+mod receive;
+mod table;
+mod timers;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
+
+use crate::config::{Config, Gso, Guard, Receive as ReceiveBy};
+use crate::cq::{Cq, CqNotify};
+use crate::ids::{Gid, Lid, Mtu};
+use crate::io::{self, Link, udp};
+use crate::log::Throttle;
+use crate::mem::{self, PdId, Table};
+use crate::qp::window::Window;
+use crate::srq::{Srq, SrqAttr};
+use crate::task::{Progress, Scheduler};
+use crate::time::Instant;
+use crate::verbs::{AddressVector, AsyncEvent, limits};
+use crate::wire::{Path, TxBatch};
+use counters::Counters;
+pub use qp::{CreateError, QpInit, QueuePair};
+use receive::Receiver;
+use table::QpTable;
+use timers::Timers;
+
+/// Hears the asynchronous events of the objects that were made with it.
+pub trait EventSink: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: AsyncEvent);
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] udp::OpenError),
+    /// The system has no random numbers, descriptors or threads left.
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+    /// The interface carries less than the smallest path MTU.
+    #[error("the interface of {0} has an MTU of {1}, but 256 bytes and headers need 348")]
+    MtuTooSmall(IpAddr, u32),
+}
+
+/// Why an address vector leads nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AddressError {
+    /// The port has one number.
+    #[error("port {0}, but the device has only port 1")]
+    Port(u8),
+    /// Not an index of the GID table.
+    #[error("GID index {0}, but the table has only index 0")]
+    GidIndex(u8),
+    /// The zero GID.
+    #[error("the destination GID is zero")]
+    ZeroGid,
+    /// IPv4 and IPv6 do not talk to each other.
+    #[error("{0} cannot be reached from {1}")]
+    Family(IpAddr, IpAddr),
+    /// LIDs need an IPv4 address of our own.
+    #[error("LID {0} means no address here: the device has an IPv6 address and no table of LIDs names it")]
+    Lid(Lid),
+}
+
+/// What the clock of a device is.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The system's monotonic clock.
+    System,
+    /// One that a simulation moves.
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// Nanoseconds since an arbitrary start.
+    pub fn now(&self) -> Instant {
+        match self {
+            Self::System => Instant(monotonic_ns()),
+            Self::Manual(t) => Instant(t.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC` in ns: through the vDSO, no system call.
+#[allow(unsafe_code)]
+fn monotonic_ns() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// The facts about the port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortInfo {
+    /// The device's address.
+    pub ip: IpAddr,
+    /// GIDs by index.
+    pub gids: Vec<Gid>,
+    /// Its LID.
+    pub lid: Lid,
+    /// Largest path MTU.
+    pub mtu: Mtu,
+    /// The network interface below.
+    pub interface: String,
+}
+
+/// A device: one address. Dropping it ends everything.
+pub struct Device {
+    core: Arc<Core>,
+    progress: Progress,
+}
+
+/// What queue pairs, tasks and threads share.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) clock: Clock,
+    pub(crate) mem: Table,
+    pub(crate) port: PortInfo,
+    pub(crate) qps: QpTable,
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+    pub(crate) throttle: Throttle,
+    pub(crate) receiver: Mutex<Receiver>,
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    /// When a program last looked for completions itself, in ns. See [`crate::task::progress`].
+    pub(crate) last_poll: AtomicU64,
+    pub(crate) stop: AtomicBool,
+    /// Limit of the windows of peers, in bytes.
+    window_max: u32,
+    batches: ArrayQueue<Box<TxBatch>>,
+    windows: Mutex<HashMap<IpAddr, Weak<Window>>>,
+    paths: Mutex<HashMap<(SocketAddr, u8, u32), Weak<Path>>>,
+    next_id: AtomicU32,
+    guid: u64,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("port", &self.core.port).finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Opens the device of a configuration: binds its socket and starts its receive thread.
+    pub fn open(config: &Config) -> Result<Self, OpenError> {
+        let ip = config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let socket = udp::Config {
+            receive_buffer: config.rcvbuf.bytes(),
+            send_buffer: config.sndbuf.bytes(),
+            gso: config.gso != Gso::Off,
+            gro: config.gso != Gso::Off,
+            receive: match config.receive {
+                ReceiveBy::Udp => udp::Receive::Udp,
+                ReceiveBy::Raw => udp::Receive::Raw,
+            },
+            ..udp::Config::new(ip)
+        };
+        let link = if config.addr.is_some() {
+            udp::UdpLink::open(&socket)?
+        } else {
+            udp::UdpLink::open_first_free(&socket)?
+        };
+        let interface = link.interface().name.clone();
+        let granted = link.receive_buffer();
+        Self::on_link(config, Arc::new(link), interface, granted, Clock::System)
+    }
+
+    /// A device on any link. With a [`Clock::Manual`] there is no receive thread: the caller calls
+    /// [`Device::run`](Self::run).
+    pub fn on_link(
+        config: &Config,
+        link: Arc<dyn Link>,
+        interface: String,
+        receive_buffer: usize,
+        clock: Clock,
+    ) -> Result<Self, OpenError> {
+        mem::guard::set_mode(match config.guard {
+            Guard::Signal => mem::guard::GuardMode::Signal,
+            Guard::Kernel => mem::guard::GuardMode::Kernel,
+        });
+        let ip = link.local().ip();
+        let fits = Mtu::for_link(link.mtu()).ok_or(OpenError::MtuTooSmall(ip, link.mtu()))?;
+        let mtu = config.mtu.map_or(fits, |m| m.min(fits));
+        let gid = Gid::from_ip(ip);
+        let lid = config.lid.unwrap_or_else(|| match ip {
+            IpAddr::V4(v4) => Lid::from(v4),
+            IpAddr::V6(v6) => Lid(u16::from_be_bytes([v6.octets()[14], v6.octets()[15]])),
+        });
+        // 0 would mean that the port has no LID; programs then skip it.
+        let lid = if lid.0 == 0 { Lid(1) } else { lid };
+        let window = config.window.map_or((receive_buffer / 2).min(1 << 20), |w| w.bytes());
+        let manual = matches!(clock, Clock::Manual(_));
+        let mem = if manual {
+            Table::with_seed(u64::from(lid.0))
+        } else {
+            Table::new().map_err(|e| OpenError::System("no random numbers for keys", e))?
+        };
+        let core = Arc::new(Core {
+            config: config.clone(),
+            mem,
+            port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
+            qps: QpTable::new(if manual { 7 } else { random_u32() }),
+            timers: Timers::new(),
+            counters: Counters::default(),
+            throttle: Throttle::default(),
+            receiver: Mutex::new(Receiver::new()),
+            window_max: window as u32,
+            scheduler: crate::task::scheduler(config.tasks),
+            last_poll: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            batches: ArrayQueue::new(16),
+            windows: Mutex::new(HashMap::new()),
+            paths: Mutex::new(HashMap::new()),
+            next_id: AtomicU32::new(1),
+            guid: guid_of(ip),
+            link,
+            clock,
+        });
+        let progress = Progress::start(&core, !manual)
+            .map_err(|e| OpenError::System("the receive thread could not be started", e))?;
+        Ok(Self { core, progress })
+    }
+
+    /// The port.
+    pub fn port(&self) -> &PortInfo {
+        &self.core.port
+    }
+    /// The configuration it was opened with.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+    /// Its globally unique identifier, an EUI-64 made of the address.
+    pub fn guid(&self) -> u64 {
+        self.core.guid
+    }
+    /// Registered memory.
+    pub fn memory(&self) -> &Table {
+        &self.core.mem
+    }
+    /// What it has counted, with rxe's names where rxe counts the same.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.core.counters;
+        c.all().chain(self.core.link.counters().all()).collect()
+    }
+    /// Queue pairs that exist.
+    pub fn queue_pairs(&self) -> usize {
+        self.core.qps.len()
+    }
+    /// The device's clock.
+    pub fn now(&self) -> Instant {
+        self.core.clock.now()
+    }
+
+    /// A new protection domain.
+    pub fn alloc_pd(&self) -> PdId {
+        PdId(self.core.next_id())
+    }
+
+    /// A new completion queue for `capacity` completions.
+    pub fn create_cq(&self, capacity: u32, notify: Option<Arc<dyn CqNotify>>) -> Arc<Cq> {
+        Arc::new(Cq::new(self.core.next_id(), capacity.clamp(1, limits::MAX_CQE), notify))
+    }
+
+    /// A new shared receive queue.
+    pub fn create_srq(&self, pd: PdId, attr: SrqAttr) -> Arc<Srq> {
+        Arc::new(Srq::new(self.core.next_id(), pd, attr))
+    }
+
+    /// A new queue pair, in RESET. It is destroyed when the handle is dropped.
+    pub fn create_qp(&self, init: QpInit) -> Result<QueuePair, CreateError> {
+        qp::create(&self.core, init)
+    }
+
+    /// The path of an address vector: what an address handle holds.
+    pub fn resolve(&self, av: &AddressVector) -> Result<Arc<Path>, AddressError> {
+        self.core.resolve(av)
+    }
+
+    /// Forgets a memory region. Afterwards no packet touches it any more.
+    pub fn deregister(&self, lkey: crate::ids::LKey) -> Result<(), mem::DeregisterError> {
+        self.core.mem.deregister(lkey)?;
+        // Whoever translated the key before has finished its copy when the receiver is free.
+        drop(self.core.receiver.lock());
+        Ok(())
+    }
+
+    /// To be called when a program looks for completions and finds none: receives what has arrived and runs what is due,
+    /// unless another thread does.
+    pub fn poll(&self) {
+        self.core.poll();
+    }
+
+    /// To be called before a program sleeps until a completion: the receive thread takes over at once.
+    pub fn attend(&self) {
+        self.core.last_poll.store(0, Ordering::Relaxed);
+        self.progress.wake();
+    }
+
+    /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
+    pub fn run(&self) -> bool {
+        self.core.run_all()
+    }
+
+    /// When something is due even if nothing arrives.
+    pub fn deadline(&self) -> Instant {
+        self.core.timers.next()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.core.stop.store(true, Ordering::Relaxed);
+        self.progress.stop();
+        self.core.qps.clear();
+    }
+}
+
+impl Core {
+    pub(crate) fn next_id(&self) -> u32 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn take_batch(&self) -> Box<TxBatch> {
+        let mut batch = self.batches.pop().unwrap_or_default();
+        batch.clear();
+        batch
+    }
+
+    pub(crate) fn give_batch(&self, batch: Box<TxBatch>) {
+        // If the pool is full the batch is freed.
+        let _ = self.batches.push(batch);
+    }
+
+    /// The window of a peer.
+    pub(crate) fn window(&self, peer: IpAddr) -> Arc<Window> {
+        let mut windows = self.windows.lock();
+        if let Some(w) = windows.get(&peer).and_then(Weak::upgrade) {
+            return w;
+        }
+        windows.retain(|_, w| w.strong_count() > 0);
+        let window = Arc::new(Window::new(self.window_max));
+        windows.insert(peer, Arc::downgrade(&window));
+        window
+    }
+
+    pub(crate) fn resolve(&self, av: &AddressVector) -> Result<Arc<Path>, AddressError> {
+        let src = self.link.local();
+        if av.port != 1 {
+            return Err(AddressError::Port(av.port));
+        }
+        let ip = if av.is_global {
+            if usize::from(av.sgid_index) >= self.port.gids.len() {
+                return Err(AddressError::GidIndex(av.sgid_index));
+            }
+            if av.dgid.is_zero() {
+                return Err(AddressError::ZeroGid);
+            }
+            av.dgid.to_ip()
+        } else {
+            self.ip_of_lid(av.dlid).ok_or(AddressError::Lid(av.dlid))?
+        };
+        if ip.is_ipv4() != src.is_ipv4() {
+            return Err(AddressError::Family(ip, src.ip()));
+        }
+        let mut dst = SocketAddr::new(ip, io::ROCE_PORT);
+        if let (SocketAddr::V6(dst), SocketAddr::V6(src)) = (&mut dst, src)
+            && dst.ip().is_unicast_link_local()
+        {
+            dst.set_scope_id(src.scope_id());
+        }
+        Ok(self.path(dst, av.traffic_class, av.flow_label))
+    }
+
+    fn ip_of_lid(&self, lid: Lid) -> Option<IpAddr> {
+        if let Some(ip) = self.config.lids.address(lid) {
+            return Some(ip);
+        }
+        if lid == self.port.lid {
+            return Some(self.port.ip);
+        }
+        match self.port.ip {
+            IpAddr::V4(own) => {
+                let [a, b, ..] = own.octets();
+                let [c, d] = lid.0.to_be_bytes();
+                Some(IpAddr::from([a, b, c, d]))
+            }
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
+    fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
+        let key = (dst, traffic_class, flow_label);
+        let mut paths = self.paths.lock();
+        if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {
+            return p;
+        }
+        paths.retain(|_, p| p.strong_count() > 0);
+        let ip_id = self.link.limits(dst.ip()).ip_id;
+        let path = Arc::new(Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id));
+        paths.insert(key, Arc::downgrade(&path));
+        path
+    }
+}
+
+/// An EUI-64 out of an address: locally administered, so that it collides with no adapter's.
+fn guid_of(ip: IpAddr) -> u64 {
+    let o = Gid::from_ip(ip).0;
+    u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
+        ^ u64::from(o[12]) << 40
+}
+
+fn random_u32() -> u32 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() as u32
+}

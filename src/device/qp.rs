@@ -1,0 +1,398 @@
+//! A queue pair: both sides of the engine with their locks, and the bodies of its two tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{Core, EventSink};
+use crate::cq::Cq;
+use crate::ids::Qpn;
+use crate::io::Why;
+use crate::mem::PdId;
+use crate::qp::recv::RecvSide;
+use crate::qp::send::SendSide;
+use crate::qp::{Cause, Notices, Progress};
+use crate::srq::Srq;
+use crate::time::Instant;
+use crate::verbs::{
+    AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, WcStatus, limits,
+};
+
+/// How long a queue pair waits when the system takes no more packets, in ns.
+const BLOCKED_PAUSE: u64 = 50_000;
+
+/// What a queue pair is made of.
+pub struct QpInit {
+    /// Its service.
+    pub kind: QpType,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where its sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where its receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Where its receives come from, if not from its own queue.
+    pub srq: Option<Arc<Srq>>,
+    /// Sizes of its queues.
+    pub caps: QpCaps,
+    /// Every send makes a completion.
+    pub sig_all: bool,
+    /// Who hears its events.
+    pub events: Option<Arc<dyn EventSink>>,
+}
+
+/// Why a queue pair cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CreateError {
+    /// A size is above the device's limit.
+    #[error("{what} is {have}, but the device allows {max}")]
+    TooLarge {
+        /// Which.
+        what: &'static str,
+        /// Asked for.
+        have: u32,
+        /// Allowed.
+        max: u32,
+    },
+    /// All numbers are taken.
+    #[error("the device has {} queue pairs already", limits::MAX_QP)]
+    TooMany,
+}
+
+/// A queue pair as the device knows it.
+pub(crate) struct Qp {
+    pub(crate) number: Qpn,
+    pub(crate) kind: QpType,
+    pub(crate) send: Mutex<SendSide>,
+    pub(crate) recv: Mutex<RecvSide>,
+    /// It is in the receiver's list of waiting acknowledgements.
+    pub(crate) lazy: AtomicBool,
+    /// When its entry in the timers is due; `u64::MAX` if it has none.
+    timer: AtomicU64,
+    pub(super) attr: Mutex<QpAttr>,
+    pub(super) caps: QpCaps,
+    pub(super) has_srq: bool,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    events: Option<Arc<dyn EventSink>>,
+}
+
+/// The program's handle of a queue pair. Dropping it destroys the queue pair.
+pub struct QueuePair {
+    pub(super) core: Arc<Core>,
+    pub(super) qp: Arc<Qp>,
+}
+
+impl std::fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueuePair").field("number", &self.qp.number).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, CreateError> {
+    let c = init.caps;
+    for (what, have, max) in [
+        ("max_send_wr", c.max_send_wr, limits::MAX_QP_WR),
+        ("max_recv_wr", c.max_recv_wr, limits::MAX_QP_WR),
+        ("max_send_sge", c.max_send_sge, limits::MAX_SGE),
+        ("max_recv_sge", c.max_recv_sge, limits::MAX_SGE),
+        ("max_inline_data", c.max_inline_data, limits::MAX_INLINE),
+    ] {
+        if have > max {
+            return Err(CreateError::TooLarge { what, have, max });
+        }
+    }
+    let QpInit { kind, pd, send_cq, recv_cq, srq, caps, sig_all, events } = init;
+    let has_srq = srq.is_some();
+    let qp = core.qps.insert(|number| {
+        let send = SendSide::new(kind, number, pd, caps, sig_all, send_cq.clone());
+        let recv = RecvSide::new(kind, number, pd, caps, recv_cq.clone(), srq);
+        Arc::new(Qp {
+            number,
+            kind,
+            send: Mutex::new(send),
+            recv: Mutex::new(recv),
+            lazy: AtomicBool::new(false),
+            timer: AtomicU64::new(u64::MAX),
+            attr: Mutex::new(QpAttr::default()),
+            caps,
+            has_srq,
+            send_cq,
+            recv_cq,
+            events,
+        })
+    });
+    let qp = qp.ok_or(CreateError::TooMany)?;
+    Ok(QueuePair { core: core.clone(), qp })
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.core.qps.remove(self.qp.number);
+        self.qp.enter(QpState::Reset, false);
+    }
+}
+
+impl QueuePair {
+    /// Its number.
+    pub fn number(&self) -> Qpn {
+        self.qp.number
+    }
+    /// Its service.
+    pub fn kind(&self) -> QpType {
+        self.qp.kind
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.qp.send.lock().state()
+    }
+    /// Sizes of its queues.
+    pub fn caps(&self) -> QpCaps {
+        self.qp.caps
+    }
+
+    /// Posts send requests, in order. On an error, returns with it how many were taken: the request with that index is
+    /// the first that was not.
+    pub fn post_send<'a>(
+        &self,
+        requests: impl IntoIterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let mut result = Ok(());
+        let mut side = self.qp.send.lock();
+        for (i, wr) in requests.into_iter().enumerate() {
+            if let Err(e) = side.post(&wr) {
+                result = Err((i, e));
+                break;
+            }
+        }
+        let mut notices = Notices::default();
+        let now = self.core.clock.now();
+        self.core.scheduler.sends_pending(&self.core, &self.qp, &mut side, now, &mut notices);
+        self.qp.deliver_send(&self.core, &mut side);
+        drop(side);
+        self.qp.tell(&self.core, notices);
+        result
+    }
+
+    /// Posts a receive request.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let mut side = self.qp.recv.lock();
+        let result = side.post(wr);
+        self.qp.deliver_recv(&self.core, &mut side);
+        result
+    }
+}
+
+impl Qp {
+    /// The requester's task: sends what may be sent now. The caller holds the side.
+    pub(crate) fn run_send(&self, core: &Core, side: &mut SendSide, now: Instant, notices: &mut Notices) {
+        let mut batch = core.take_batch();
+        loop {
+            batch.clear();
+            let progress = side.poll_transmit(now, &core.mem, &mut batch, notices);
+            if batch.is_empty() {
+                break;
+            }
+            // An acknowledgement that waits leaves with the last requests.
+            let mut ack = None;
+            if progress == Progress::Wait
+                && self.lazy.load(Ordering::Relaxed)
+                && let Some(mut recv) = self.recv.try_lock()
+                && recv.has_replies()
+                && !recv.is_urgent()
+            {
+                let requests = batch.packets();
+                recv.poll_transmit(now, &core.mem, &mut batch, notices);
+                if batch.packets() > requests {
+                    ack = Some((recv, requests));
+                }
+            }
+            let outcome = core.link.send(&batch);
+            core.counters.sent_pkts.add(outcome.sent_packets as u64);
+            let mut sent = outcome.sent_packets;
+            let requests = match &mut ack {
+                Some((recv, requests)) => {
+                    recv.handle_sent(usize::from(sent > *requests));
+                    *requests
+                }
+                None => batch.packets(),
+            };
+            drop(ack);
+            let tags = &batch.tags()[..requests];
+            match outcome.why {
+                Why::Done => side.handle_sent(sent, tags, notices),
+                Why::WouldBlock => {
+                    core.counters.send_blocked.add((tags.len().saturating_sub(sent)) as u64);
+                    side.handle_sent(sent, tags, notices);
+                    self.arm(core, now.plus(BLOCKED_PAUSE));
+                    break;
+                }
+                Why::Failed(libc::EFAULT) => {
+                    side.handle_sent(sent, tags, notices);
+                    side.fail_next(WcStatus::LocProtErr, Cause::LocalFault(0), notices);
+                }
+                Why::Failed(errno) => {
+                    // As if the network had lost them: what must arrive is sent again, what need not is gone.
+                    core.counters.send_errors.add((tags.len().saturating_sub(sent)) as u64);
+                    tracing::warn!(qpn = %self.number, errno, "the system refuses to send");
+                    sent = tags.len();
+                    side.handle_sent(sent, tags, notices);
+                }
+            }
+            if progress == Progress::Wait && outcome.why == Why::Done {
+                break;
+            }
+        }
+        core.give_batch(batch);
+        self.arm(core, side.deadline());
+    }
+
+    /// The responder's task: sends the replies that wait. The caller holds the side.
+    pub(crate) fn send_replies(&self, core: &Core, side: &mut RecvSide, now: Instant, notices: &mut Notices) {
+        let mut batch = core.take_batch();
+        loop {
+            batch.clear();
+            let progress = side.poll_transmit(now, &core.mem, &mut batch, notices);
+            if batch.is_empty() {
+                break;
+            }
+            let outcome = core.link.send(&batch);
+            core.counters.sent_pkts.add(outcome.sent_packets as u64);
+            match outcome.why {
+                Why::Done => side.handle_sent(outcome.sent_packets),
+                // Memory that vanished is found, and refused, by the next round.
+                Why::Failed(libc::EFAULT) => {
+                    side.handle_sent(outcome.sent_packets);
+                    continue;
+                }
+                Why::WouldBlock => {
+                    core.counters.send_blocked.add((batch.packets() - outcome.sent_packets) as u64);
+                    side.handle_sent(outcome.sent_packets);
+                    self.arm(core, now.plus(BLOCKED_PAUSE));
+                    break;
+                }
+                Why::Failed(_) => {
+                    core.counters.send_errors.add((batch.packets() - outcome.sent_packets) as u64);
+                    side.handle_sent(batch.packets());
+                }
+            }
+            if progress == Progress::Wait {
+                break;
+            }
+        }
+        core.give_batch(batch);
+    }
+
+    /// Sends all replies, plain acknowledgements included.
+    pub(crate) fn run_replies(&self, core: &Core, now: Instant) {
+        let mut notices = Notices::default();
+        let mut side = self.recv.lock();
+        if side.has_replies() {
+            self.send_replies(core, &mut side, now, &mut notices);
+        }
+        drop(side);
+        self.tell(core, notices);
+    }
+
+    /// Its entry in the timers came up.
+    pub(crate) fn run_timer(&self, core: &Core, at: Instant, now: Instant) {
+        if self.timer.load(Ordering::Relaxed) == at.0 {
+            self.timer.store(u64::MAX, Ordering::Relaxed);
+        }
+        let mut notices = Notices::default();
+        {
+            let mut side = self.send.lock();
+            if side.deadline() <= now {
+                side.handle_timeout(now, &mut notices);
+            }
+            core.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
+            self.deliver_send(core, &mut side);
+        }
+        self.tell(core, notices);
+        self.run_replies(core, now);
+    }
+
+    /// Makes sure that it is looked at no later than `at`.
+    fn arm(&self, core: &Core, at: Instant) {
+        if at.0 < self.timer.load(Ordering::Relaxed) {
+            self.timer.store(at.0, Ordering::Relaxed);
+            core.timers.add(at, self.number);
+        }
+    }
+
+    pub(crate) fn deliver_send(&self, core: &Core, side: &mut MutexGuard<'_, SendSide>) {
+        if side.deliver() {
+            self.overrun(core, &self.send_cq);
+        }
+    }
+
+    pub(crate) fn deliver_recv(&self, core: &Core, side: &mut MutexGuard<'_, RecvSide>) {
+        if side.deliver() {
+            self.overrun(core, &self.recv_cq);
+        }
+    }
+
+    fn overrun(&self, _core: &Core, cq: &Cq) {
+        if cq.report_overrun() {
+            tracing::warn!(
+                cq = cq.id,
+                entries = cq.capacity(),
+                "completion queue overrun: completions are lost"
+            );
+            if let Some(sink) = &self.events {
+                sink.event(AsyncEvent::CqError(cq.id));
+            }
+        }
+    }
+
+    /// Passes on what a side had to tell. To be called without its lock.
+    pub(crate) fn tell(&self, core: &Core, notices: Notices) {
+        if notices.is_empty() {
+            return;
+        }
+        for f in &notices.failures {
+            core.counters.failed_requests.add(1);
+            if !core.throttle.passes(core.clock.now()) {
+                continue;
+            }
+            let wr_id = f.wr_id.map_or_else(|| "none (a peer's request)".into(), |id| format!("{id:#x}"));
+            tracing::warn!(qpn = %f.qpn, wr_id, status = ?f.status, "request failed: {}", f.cause);
+        }
+        if notices.fatal {
+            self.enter(QpState::Err, false);
+            if self.has_srq {
+                self.tell_last_wqe();
+            }
+            // Refusals still have to be told.
+            self.run_replies(core, core.clock.now());
+        }
+        if let Some(sink) = &self.events {
+            for event in notices.events {
+                sink.event(event);
+            }
+        }
+    }
+
+    /// IBA 11.6.3.4: no more receives of the shared queue will complete on this queue pair.
+    pub(super) fn tell_last_wqe(&self) {
+        if let Some(sink) = &self.events {
+            sink.event(AsyncEvent::LastWqeReached(self.number));
+        }
+    }
+
+    /// Takes both sides to a state.
+    pub(super) fn enter(&self, state: QpState, notify_drained: bool) {
+        let mut send = self.send.lock();
+        let mut recv = self.recv.lock();
+        send.set_state(state, notify_drained);
+        recv.set_state(state);
+        send.deliver();
+        recv.deliver();
+        self.attr.lock().state = state;
+        if state == QpState::Reset {
+            self.send_cq.purge(self.number);
+            self.recv_cq.purge(self.number);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! From datagrams to queue pairs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Core;
+use super::qp::Qp;
+use crate::ids::{PKey, Qpn};
+use crate::io::{Received, RxBatch};
+use crate::qp::recv::Source;
+use crate::time::Instant;
+use crate::wire::{Check, Headers, Packet, PathIcrc, icrc};
+
+/// Datagrams taken at a time.
+const DATAGRAMS: usize = 8;
+
+/// What receiving needs. Whoever holds its lock is the one that receives.
+pub(crate) struct Receiver {
+    batch: RxBatch,
+    /// The ICRC's constant part for the sender last heard.
+    icrc: Option<(SocketAddr, SocketAddr, PathIcrc)>,
+    /// Queue pairs with an acknowledgement that waits for company.
+    lazy: Vec<Arc<Qp>>,
+    /// Rounds that these have waited.
+    lazy_rounds: u32,
+    /// Not before this time is an empty socket asked again: a stream that is drained too eagerly comes in crumbs.
+    quiet_until: Instant,
+    /// Bytes that the last round brought.
+    last_bytes: usize,
+}
+
+/// A packet that passed the checks which need no queue pair.
+struct Valid<'a> {
+    headers: Headers,
+    payload: &'a [u8],
+    source: Source,
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Self {
+        Self {
+            batch: RxBatch::new(DATAGRAMS),
+            icrc: None,
+            lazy: Vec::new(),
+            lazy_rounds: 0,
+            quiet_until: Instant::ZERO,
+            last_bytes: 0,
+        }
+    }
+}
+
+impl Core {
+    /// Receives once. Returns whether anything came.
+    pub(crate) fn receive(&self, rx: &mut Receiver, now: Instant) -> bool {
+        let n = match self.link.recv(&mut rx.batch) {
+            Ok(n) => n,
+            Err(e) => {
+                tracing::debug!(error = %e, "receiving failed");
+                0
+            }
+        };
+        if n == 0 {
+            return false;
+        }
+        let batch = std::mem::replace(&mut rx.batch, RxBatch::empty());
+        rx.last_bytes = batch.iter().map(|d| d.bytes.len()).sum();
+        self.dispatch(rx, &batch, now);
+        rx.batch = batch;
+        true
+    }
+
+    fn dispatch(&self, rx: &mut Receiver, batch: &RxBatch, now: Instant) {
+        let mut cached = rx.icrc.take();
+        let mut packets = batch.iter().flat_map(|d| {
+            let meta = d.meta;
+            d.packets().map(move |bytes| (meta, bytes))
+        });
+        let mut next = move |icrc: &mut Option<(SocketAddr, SocketAddr, PathIcrc)>| {
+            loop {
+                let (meta, bytes) = packets.next()?;
+                if let Some(valid) = self.check(icrc, &Received { meta, bytes }) {
+                    return Some(valid);
+                }
+            }
+        };
+
+        let mut pending = next(&mut cached);
+        while let Some(first) = pending.take() {
+            let qpn = first.headers.bth.dest_qpn;
+            let request = first.headers.bth.opcode.info().request;
+            let Some(qp) = self.qps.find(qpn) else {
+                self.counters.unknown_qp.add(1);
+                pending = next(&mut cached);
+                continue;
+            };
+            // One lock for all packets in a row that are for the same side of a queue pair.
+            let mut packet = first;
+            let mut count = 0;
+            let mut more = || {
+                count += 1;
+                match next(&mut cached) {
+                    Some(p) if same_side(&p, qpn, request) => Ok(p),
+                    other => Err(other),
+                }
+            };
+            if request {
+                let mut side = qp.recv.lock();
+                let mut notices = crate::qp::Notices::default();
+                pending = loop {
+                    // Connected queue pairs listen to their peer alone.
+                    let peer = side.acceptance().and_then(|a| a.path.as_ref()).map(|p| p.dst.ip());
+                    if peer.is_none_or(|ip| ip == packet.source.src.ip()) {
+                        side.handle_request(
+                            now,
+                            &packet.headers,
+                            packet.payload,
+                            &packet.source,
+                            &self.mem,
+                            &mut notices,
+                        );
+                    } else {
+                        self.counters.wrong_peer.add(1);
+                    }
+                    match more() {
+                        Ok(p) => packet = p,
+                        Err(other) => break other,
+                    }
+                };
+                self.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
+                let lazy = side.has_replies() && !side.is_urgent();
+                qp.deliver_recv(self, &mut side);
+                drop(side);
+                qp.tell(self, notices);
+                if lazy && !qp.lazy.swap(true, Ordering::Relaxed) {
+                    rx.lazy.push(qp);
+                }
+            } else {
+                let mut side = qp.send.lock();
+                let mut notices = crate::qp::Notices::default();
+                pending = loop {
+                    let peer = side.connection().and_then(|c| c.path.as_ref()).map(|p| p.dst.ip());
+                    if peer == Some(packet.source.src.ip()) {
+                        side.handle_response(now, &packet.headers, packet.payload, &self.mem, &mut notices);
+                    } else {
+                        self.counters.wrong_peer.add(1);
+                    }
+                    match more() {
+                        Ok(p) => packet = p,
+                        Err(other) => break other,
+                    }
+                };
+                self.scheduler.sends_pending(self, &qp, &mut side, now, &mut notices);
+                qp.deliver_send(self, &mut side);
+                drop(side);
+                qp.tell(self, notices);
+            }
+            self.counters.rcvd_pkts.add(count);
+        }
+        rx.icrc = cached;
+    }
+
+    /// What can be checked without a queue pair: ICRC, form, partition.
+    fn check<'a>(
+        &self,
+        cached: &mut Option<(SocketAddr, SocketAddr, PathIcrc)>,
+        datagram: &Received<'a>,
+    ) -> Option<Valid<'a>> {
+        let meta = &datagram.meta;
+        // The ICRC's pseudo header has the ports of the packet, whatever the peer's source port is.
+        let dst = SocketAddr::new(meta.dst, self.link.local().port());
+        let path = match cached {
+            Some((s, d, path)) if *s == meta.src && *d == dst => *path,
+            _ => {
+                let path = PathIcrc::new(meta.src, dst);
+                *cached = Some((meta.src, dst, path));
+                path
+            }
+        };
+        match icrc::verify(&path, meta.ip_id, datagram.bytes) {
+            Check::Match => {}
+            Check::SolvedId(_) => self.counters.icrc_solved_id.add(1),
+            Check::Mismatch => {
+                self.counters.icrc_errors.add(1);
+                return None;
+            }
+        }
+        let packet = match Packet::parse(datagram.bytes) {
+            Ok(packet) => packet,
+            Err(e) => {
+                self.counters.malformed_pkts.add(1);
+                tracing::trace!(from = %meta.src, error = %e, "malformed packet");
+                return None;
+            }
+        };
+        if !packet.headers.bth.pkey.matches(PKey::DEFAULT) {
+            self.counters.pkey_violations.add(1);
+            return None;
+        }
+        let source = Source {
+            src: meta.src,
+            dst: meta.dst,
+            traffic_class: meta.traffic_class,
+            hop_limit: meta.hop_limit,
+            udp_len: datagram.bytes.len(),
+        };
+        Some(Valid { headers: packet.headers, payload: packet.payload, source })
+    }
+
+    /// Sends the acknowledgements that waited for company.
+    pub(crate) fn flush_lazy(&self, rx: &mut Receiver, now: Instant) {
+        rx.lazy_rounds = 0;
+        let mut lazy = std::mem::take(&mut rx.lazy);
+        for qp in lazy.drain(..) {
+            qp.lazy.store(false, Ordering::Relaxed);
+            qp.run_replies(self, now);
+        }
+        rx.lazy = lazy;
+    }
+
+    /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
+    pub(crate) fn poll(&self) {
+        let now = self.clock.now();
+        self.last_poll.store(now.0, Ordering::Relaxed);
+        if self.timers.next() <= now {
+            self.run_timers(now);
+        }
+        let Some(mut rx) = self.receiver.try_lock() else { return };
+        if now < rx.quiet_until {
+            return;
+        }
+        if self.receive(&mut rx, now) {
+            rx.lazy_rounds += 1;
+            if rx.lazy_rounds > 4 {
+                self.flush_lazy(&mut rx, now);
+            }
+        } else if !rx.lazy.is_empty() {
+            self.flush_lazy(&mut rx, now);
+        } else if rx.last_bytes >= STREAM {
+            rx.quiet_until = now.plus(STREAM_PAUSE);
+        }
+    }
+
+    /// Everything that can run now. Returns whether anything was received.
+    pub(crate) fn run_all(&self) -> bool {
+        let mut any = false;
+        let mut rx = self.receiver.lock();
+        loop {
+            let now = self.clock.now();
+            if self.timers.next() <= now {
+                self.run_timers(now);
+            }
+            if !self.receive(&mut rx, now) {
+                break;
+            }
+            any = true;
+        }
+        let now = self.clock.now();
+        self.flush_lazy(&mut rx, now);
+        any
+    }
+
+    /// Runs the queue pairs whose time has come.
+    pub(crate) fn run_timers(&self, now: Instant) {
+        while let Some((at, qpn)) = self.timers.take_due(now) {
+            if let Some(qp) = self.qps.find(qpn) {
+                self.counters.timer_runs.add(1);
+                qp.run_timer(self, at, now);
+            }
+        }
+    }
+}
+
+/// A round with so many bytes is part of a stream.
+const STREAM: usize = 16 * 1024;
+/// How long the socket is then left alone when it is empty, in ns.
+const STREAM_PAUSE: u64 = 1_500;
+
+fn same_side(p: &Valid<'_>, qpn: Qpn, request: bool) -> bool {
+    p.headers.bth.dest_qpn == qpn && p.headers.bth.opcode.info().request == request
+}

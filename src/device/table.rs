@@ -1,0 +1,77 @@
+//! Which queue pair a number is.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::qp::Qp;
+use crate::ids::Qpn;
+
+/// Bits of a QPN that number queue pairs of one process; the bits above say which process (1 here).
+const INDEX_BITS: u32 = 16;
+const CAPACITY: u32 = 1 << INDEX_BITS;
+const LEASE: u32 = 1 << INDEX_BITS;
+
+/// All queue pairs of a device.
+pub(crate) struct QpTable {
+    inner: RwLock<Inner>,
+}
+
+struct Inner {
+    slots: Vec<Option<Arc<Qp>>>,
+    /// Numbers are given out round and round, so that a late packet does not meet a new queue pair of an old number.
+    next: u32,
+    len: usize,
+}
+
+impl QpTable {
+    pub(crate) fn new(start: u32) -> Self {
+        Self { inner: RwLock::new(Inner { slots: Vec::new(), next: start % CAPACITY, len: 0 }) }
+    }
+
+    /// Adds the queue pair that `make` makes for its number. `None` if all numbers are taken.
+    pub(crate) fn insert(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Option<Arc<Qp>> {
+        let mut t = self.inner.write();
+        if t.len >= CAPACITY as usize {
+            return None;
+        }
+        let mut index = t.next;
+        while t.slots.get(index as usize).is_some_and(Option::is_some) {
+            index = (index + 1) % CAPACITY;
+        }
+        t.next = (index + 1) % CAPACITY;
+        if t.slots.len() <= index as usize {
+            t.slots.resize(index as usize + 1, None);
+        }
+        let qp = make(Qpn(LEASE | index));
+        t.slots[index as usize] = Some(qp.clone());
+        t.len += 1;
+        Some(qp)
+    }
+
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        if qpn.0 & !(CAPACITY - 1) != LEASE {
+            return None;
+        }
+        self.inner.read().slots.get((qpn.0 & (CAPACITY - 1)) as usize)?.clone()
+    }
+
+    pub(crate) fn remove(&self, qpn: Qpn) {
+        let mut t = self.inner.write();
+        if let Some(slot) = t.slots.get_mut((qpn.0 & (CAPACITY - 1)) as usize)
+            && slot.take().is_some()
+        {
+            t.len -= 1;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inner.read().len
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut t = self.inner.write();
+        t.slots.clear();
+        t.len = 0;
+    }
+}

@@ -1,0 +1,413 @@
+//! The requester: turns posted requests into packets.
+
+use super::{Awaited, Cause, SendSide, Stuck, Wqe};
+use crate::ids::{PKey, Psn, QKey, Qpn};
+use crate::mem::{Access, Key, Memory, copy};
+use crate::qp::checksum;
+use crate::qp::{Notices, Progress};
+use crate::time::Instant;
+use crate::verbs::{QpState, QpType, SendFlags, SendOp, WcStatus};
+use crate::wire::batch::REFERENCE_FROM;
+use crate::wire::{
+    AtomicEth, Bth, Deth, Extra, Headers, Opcode, Operation, Position, Reth, Service, TxBatch,
+};
+
+/// Most bytes that one READ request asks for. A longer READ is asked for in pieces, as after a loss, so that responses
+/// are paced by the requester that has to take them.
+const READ_CHUNK: u32 = 128 * 1024;
+/// Outstanding PSNs are bounded far below half of the space, so that old and new stay apart.
+const MAX_OUTSTANDING: i32 = 1 << 21;
+/// How long after a packet the tail is probed, at least.
+const PROBE_FLOOR: u64 = 4_000_000;
+
+/// Why the requester does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blocked {
+    /// RNR NAK: the receiver asked to wait.
+    Rnr,
+    /// The peer's window, or the PSN space, is used up.
+    Window,
+    /// As many READs and atomics are outstanding as the peer allows.
+    ReadCredits,
+    /// The request is fenced and earlier READs and atomics are outstanding.
+    Fence,
+    /// SQD: no new request is begun.
+    Draining,
+    /// The request failed here; the ones before it are outstanding.
+    Stuck,
+}
+
+/// One packet of a request.
+struct Shape {
+    /// Packets of the request before this one.
+    k: u32,
+    offset: u64,
+    len: u32,
+    position: Position,
+}
+
+impl SendSide {
+    /// Fills `batch` with what may be sent now. After the batch was sent, [`handle_sent`](Self::handle_sent) must hear
+    /// how much of it left.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        mem: &dyn Memory,
+        batch: &mut TxBatch,
+        notices: &mut Notices,
+    ) -> Progress {
+        self.now = now;
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.conn.is_none() {
+            return Progress::Wait;
+        }
+        while self.next < self.wqes.len() {
+            if self.blocked().is_some() {
+                break;
+            }
+            let wqe = &self.wqes[self.next];
+            let mtu = self.conn.as_ref().map_or(0, |c| c.mtu.bytes());
+            if !batch.has_room(mtu as usize) {
+                return Progress::More;
+            }
+            let k = self.next_psn.ahead_of(wqe.psn);
+            let emitted = match wqe.op {
+                SendOp::Read(_) => self.emit_read(k, batch),
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.emit_atomic(batch),
+                _ => self.emit_data(k, mtu, mem, batch),
+            };
+            if let Err((status, cause)) = emitted {
+                let wqe = self.popped + self.next as u64;
+                self.stuck = Some(Stuck { wqe, status, cause });
+                self.check_stuck(notices);
+                break;
+            }
+            if let Some(wqe) = self.wqes.get(self.next)
+                && self.next_psn == wqe.end()
+            {
+                self.next += 1;
+            }
+        }
+        if batch.is_empty() {
+            self.check_drained(notices);
+        }
+        Progress::Wait
+    }
+
+    /// What keeps the requester from sending its next packet. On unreliable queue pairs only SQD does.
+    fn blocked(&self) -> Option<Blocked> {
+        let wqe = self.wqes.get(self.next)?;
+        let conn = self.conn.as_ref()?;
+        let begins = self.next_psn == wqe.psn;
+        if self.state == QpState::Sqd && begins && !self.next_psn.is_before(self.max_psn) {
+            return Some(Blocked::Draining);
+        }
+        if self.kind != QpType::Rc {
+            return None;
+        }
+        if self.rnr_until.is_some() {
+            return Some(Blocked::Rnr);
+        }
+        if self.stuck.as_ref().is_some_and(|s| s.wqe <= self.popped + self.next as u64) {
+            return Some(Blocked::Stuck);
+        }
+        if begins && wqe.flags.has(SendFlags::FENCE) && !self.awaited.is_empty() {
+            return Some(Blocked::Fence);
+        }
+        if wqe.wants_response() && self.awaited.len() >= usize::from(conn.max_rd_atomic) {
+            return Some(Blocked::ReadCredits);
+        }
+        let own = self.sent_charge - self.acked_charge;
+        let more = match wqe.op {
+            // A READ is asked for in pieces as large as there is room for, but not in crumbs.
+            SendOp::Read(_) => wqe.len.min(READ_CHUNK / 4),
+            _ => wqe.len.min(conn.mtu.bytes()),
+        };
+        if self.next_psn.since(self.una) >= MAX_OUTSTANDING || !conn.window.allows(own, more) {
+            return Some(Blocked::Window);
+        }
+        None
+    }
+
+    fn shape(wqe: &Wqe, k: u32, mtu: u32) -> Shape {
+        let offset = u64::from(k) * u64::from(mtu);
+        let len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as u32;
+        let position = match (k == 0, k + 1 == wqe.packets) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        };
+        Shape { k, offset, len, position }
+    }
+
+    fn service(&self) -> Service {
+        match self.kind {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+        }
+    }
+
+    fn bth(&self, opcode: Opcode, dest: Qpn, psn: Psn) -> Bth {
+        Bth { pkey: PKey::DEFAULT, mig_req: true, ..Bth::new(opcode, dest, psn) }
+    }
+
+    /// One packet of a SEND or RDMA WRITE.
+    fn emit_data(
+        &mut self,
+        k: u32,
+        mtu: u32,
+        mem: &dyn Memory,
+        batch: &mut TxBatch,
+    ) -> Result<(), (WcStatus, Cause)> {
+        let wqe = &self.wqes[self.next];
+        let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
+        let shape = Self::shape(wqe, k, mtu);
+        let (operation, remote, immediate) = match wqe.op {
+            SendOp::Send => (Operation::Send, None, None),
+            SendOp::SendImm(imm) => (Operation::Send, None, Some(imm)),
+            SendOp::Write(remote) => (Operation::RdmaWrite, Some(remote), None),
+            SendOp::WriteImm(remote, imm) => (Operation::RdmaWrite, Some(remote), Some(imm)),
+            _ => return Err((WcStatus::LocQpOpErr, Cause::NoPath)),
+        };
+        let immediate = immediate.filter(|_| shape.position.is_end());
+        let extra = if immediate.is_some() { Extra::Immediate } else { Extra::None };
+        let opcode = Opcode::find(self.service(), operation, shape.position, extra)
+            .ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
+
+        let (path, dest) = match (&wqe.ud, &conn.path) {
+            (Some(ud), _) if self.kind == QpType::Ud => (&ud.path, ud.qpn),
+            (_, Some(path)) => (path, conn.dest_qpn),
+            _ => return Err((WcStatus::LocQpOpErr, Cause::NoPath)),
+        };
+        let mut bth = self.bth(opcode, dest, self.next_psn);
+        bth.pad = ((4 - shape.len % 4) % 4) as u8;
+        bth.solicited = shape.position.is_end()
+            && wqe.flags.has(SendFlags::SOLICITED)
+            && !matches!(wqe.op, SendOp::Write(_));
+        let charge = shape.len + super::PACKET_OVERHEAD;
+        let ask = self.kind == QpType::Rc
+            && (shape.position.is_end() || self.unasked + charge > conn.window.limit() / 4);
+        bth.ack_request = ask;
+        let mut headers = Headers::new(bth);
+        headers.immediate = immediate;
+        if let Some(remote) = remote
+            && shape.position.is_start()
+        {
+            headers.reth = Some(Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len });
+        }
+        if let Some(ud) = &wqe.ud
+            && self.kind == QpType::Ud
+        {
+            // IBA 10.2.5: with its top bit set, the Q_Key of the request means the queue pair's own.
+            let qkey = if ud.qkey.0 & 0x8000_0000 != 0 { conn.qkey } else { QKey(ud.qkey.0) };
+            headers.deth = Some(Deth { qkey, src_qpn: self.qpn });
+        }
+
+        batch.begin(path, &headers, shape.len as usize, self.next_psn.value());
+        let resent = self.next_psn.is_before(self.max_psn);
+        if wqe.flags.has(SendFlags::INLINE) {
+            let at = (wqe.inline_at - self.inline_popped + shape.offset) as usize;
+            let inline = &self.inline;
+            let staged = batch.stage(shape.len as usize, |out| {
+                for (o, b) in out.iter_mut().zip(inline.range(at..)) {
+                    *o = *b;
+                }
+                Ok::<_, Cause>(())
+            });
+            staged.map_err(|c| (WcStatus::LocQpOpErr, c))?;
+        } else {
+            for part in wqe.sges.slices(shape.offset, u64::from(shape.len)) {
+                let len = part.len as usize;
+                let at = match mem.translate(
+                    self.pd,
+                    Key::Local(part.lkey),
+                    part.addr,
+                    u64::from(part.len),
+                    Access::LOCAL_READ,
+                ) {
+                    Ok(at) => at,
+                    Err(e) => {
+                        batch.abandon();
+                        return Err((WcStatus::LocProtErr, Cause::Local(e)));
+                    }
+                };
+                // A program that changes memory while it is sent would break the ICRC of a referenced packet; the
+                // copy of a resent one is checked and sent as one, so that it gets through.
+                let added = if len < REFERENCE_FROM || resent {
+                    batch.stage(len, |out| copy::read(at, out))
+                } else {
+                    batch.reference(at.0, len, |icrc| checksum(at, len, icrc))
+                };
+                added.map_err(|f| (WcStatus::LocProtErr, Cause::from(f)))?;
+            }
+        }
+        batch.finish();
+
+        self.unasked = if ask { 0 } else { self.unasked + charge };
+        let last = shape.k + 1 == wqe.packets;
+        let charge = if last { self.charge_after(self.next) } else { self.sent_charge + u64::from(charge) };
+        self.sent(1, charge);
+        Ok(())
+    }
+
+    /// A READ request for as much as there is room for, or for the rest after a loss.
+    fn emit_read(&mut self, k: u32, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
+        let wqe = &self.wqes[self.next];
+        let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
+        let (SendOp::Read(remote), Some(path)) = (wqe.op, &conn.path) else {
+            return Err((WcStatus::LocQpOpErr, Cause::NoPath));
+        };
+        let mtu = conn.mtu.bytes();
+        let room = conn.window.room().clamp(u64::from(READ_CHUNK / 4), u64::from(READ_CHUNK)) as u32;
+        let packets = (wqe.packets - k).min((room / (mtu + super::PACKET_OVERHEAD)).max(1));
+        let offset = u64::from(k) * u64::from(mtu);
+        let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
+        let mut bth = self.bth(Opcode::RcRdmaReadRequest, conn.dest_qpn, self.next_psn);
+        bth.ack_request = true;
+        let mut headers = Headers::new(bth);
+        headers.reth = Some(Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len });
+        batch.begin(path, &headers, 0, self.next_psn.value());
+        batch.finish();
+
+        let charge = if k + packets == wqe.packets {
+            self.charge_after(self.next)
+        } else {
+            self.sent_charge + u64::from(packets) * u64::from(mtu + super::PACKET_OVERHEAD)
+        };
+        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(packets) });
+        self.unasked = 0;
+        self.sent(packets, charge);
+        Ok(())
+    }
+
+    fn emit_atomic(&mut self, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
+        let wqe = &self.wqes[self.next];
+        let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
+        let path = conn.path.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
+        let (opcode, remote, swap_add, compare) = match wqe.op {
+            SendOp::CompareSwap { remote, compare, swap } => (Opcode::RcCompareSwap, remote, swap, compare),
+            SendOp::FetchAdd { remote, add } => (Opcode::RcFetchAdd, remote, add, 0),
+            _ => return Err((WcStatus::LocQpOpErr, Cause::NoPath)),
+        };
+        let mut bth = self.bth(opcode, conn.dest_qpn, self.next_psn);
+        bth.ack_request = true;
+        let mut headers = Headers::new(bth);
+        headers.atomic = Some(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_add, compare });
+        batch.begin(path, &headers, 0, self.next_psn.value());
+        batch.finish();
+        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(1) });
+        self.unasked = 0;
+        self.sent(1, self.charge_after(self.next));
+        Ok(())
+    }
+
+    fn charge_after(&self, index: usize) -> u64 {
+        self.wqes.get(index + 1).map_or(self.post_charge, |w| w.charge_before)
+    }
+
+    /// Books packets as sent and arms the timers.
+    fn sent(&mut self, packets: u32, charge: u64) {
+        let was_idle = self.next_psn == self.una;
+        let psn = self.next_psn;
+        self.next_psn = psn.plus(packets);
+        if self.kind != QpType::Rc {
+            self.max_psn = self.next_psn;
+            return;
+        }
+        self.set_sent_charge(charge);
+        if self.next_psn.is_after(self.max_psn) {
+            self.max_psn = self.next_psn;
+            if self.rtt_probe.is_none() {
+                self.rtt_probe = Some((psn, self.now));
+            }
+        }
+        if was_idle || self.timers.probe == Instant::NEVER {
+            self.arm_timers();
+        }
+    }
+
+    /// Starts the timers anew: something was sent when nothing was outstanding, or there was progress.
+    pub(super) fn arm_timers(&mut self) {
+        if self.kind != QpType::Rc || self.next_psn == self.una {
+            self.timers.ack = Instant::NEVER;
+            self.timers.probe = Instant::NEVER;
+            return;
+        }
+        self.timers.ack = self.ack_timeout().map_or(Instant::NEVER, |ns| self.now.plus(ns));
+        self.timers.probe = self.now.plus(self.probe_interval());
+    }
+
+    pub(super) fn probe_interval(&self) -> u64 {
+        let rtt = self.conn.as_ref().map_or(PROBE_FLOOR, |c| c.window.rtt());
+        (4 * rtt).clamp(PROBE_FLOOR, 100_000_000) << self.timers.probes.min(6)
+    }
+
+    /// Hears how many packets of the batch left. `tags` are the PSNs of all of them, in order. What did not leave is
+    /// sent again by the next [`poll_transmit`](Self::poll_transmit); datagram and unreliable requests that left are done.
+    pub fn handle_sent(&mut self, sent: usize, tags: &[u32], notices: &mut Notices) {
+        if let Some(&psn) = tags.get(sent) {
+            self.rewind(Psn::new(psn));
+        }
+        if self.kind == QpType::Rc {
+            return;
+        }
+        self.una = self.next_psn;
+        while self.next > 0 {
+            let wqe = &self.wqes[0];
+            let wc = crate::verbs::Wc::new(wqe.id, wqe.opcode(), self.qpn, wqe.len);
+            let signaled = wqe.flags.has(SendFlags::SIGNALED);
+            self.retire(signaled.then_some(wc));
+        }
+        self.check_stuck(notices);
+    }
+
+    /// Goes back to `psn`, which is in `una .. next_psn`: it and what follows is sent again (go-back-N).
+    pub(super) fn rewind(&mut self, psn: Psn) {
+        if self.wqes.is_empty() {
+            return;
+        }
+        let mut left = psn.ahead_of(self.wqes[0].psn);
+        let mut index = 0;
+        while index < self.wqes.len() && left >= self.wqes[index].packets {
+            left -= self.wqes[index].packets;
+            index += 1;
+        }
+        if index > self.next || index >= self.wqes.len() {
+            return;
+        }
+        self.next = index;
+        self.next_psn = psn;
+        if self.kind == QpType::Rc {
+            self.set_sent_charge(self.charge_at(index, psn).max(self.acked_charge));
+            while self.awaited.back().is_some_and(|a| a.end.is_after(psn)) {
+                self.awaited.pop_back();
+            }
+            // A READ request of which part was answered is asked for anew from `psn` on; what is before `psn` was.
+            self.rtt_probe = None;
+            self.unasked = 0;
+        }
+    }
+
+    fn check_drained(&mut self, notices: &mut Notices) {
+        if self.state == QpState::Sqd && self.notify_drained && self.next_psn == self.una {
+            self.notify_drained = false;
+            notices.events.push(crate::verbs::AsyncEvent::SqDrained(self.qpn));
+        }
+    }
+
+    /// The request at the next PSN cannot be sent.
+    pub fn fail_next(&mut self, status: WcStatus, cause: Cause, notices: &mut Notices) {
+        self.stuck = Some(Stuck { wqe: self.popped + self.next as u64, status, cause });
+        self.check_stuck(notices);
+    }
+
+    /// Completes the request that failed here once all before it are done.
+    pub(super) fn check_stuck(&mut self, notices: &mut Notices) {
+        if self.stuck.as_ref().is_some_and(|s| s.wqe == self.popped)
+            && let Some(stuck) = self.stuck.take()
+        {
+            self.fail_front(stuck.status, stuck.cause, notices);
+        }
+    }
+}

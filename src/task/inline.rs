@@ -1,0 +1,31 @@
+//! Tasks run at once, in the thread that gave them work: the lowest latency.
+
+use super::Scheduler;
+use crate::device::Core;
+use crate::device::qp::Qp;
+use crate::qp::Notices;
+use crate::qp::recv::RecvSide;
+use crate::qp::send::SendSide;
+use crate::time::Instant;
+
+/// Runs tasks in the caller.
+pub(super) struct Inline;
+
+impl Scheduler for Inline {
+    fn sends_pending(&self, core: &Core, qp: &Qp, side: &mut SendSide, now: Instant, notices: &mut Notices) {
+        qp.run_send(core, side, now, notices);
+    }
+
+    fn replies_pending(
+        &self,
+        core: &Core,
+        qp: &Qp,
+        side: &mut RecvSide,
+        now: Instant,
+        notices: &mut Notices,
+    ) {
+        if side.is_urgent() {
+            qp.send_replies(core, side, now, notices);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Two devices on loopback sockets, in one process.
+
+use std::time::{Duration, Instant};
+
+use urxe::config::Config;
+use urxe::device::{Device, QpInit, QueuePair};
+use urxe::ids::{Gid, Mtu, Psn, QKey, RKey};
+use urxe::mem::{Access, PdId};
+use urxe::verbs::*;
+
+struct End {
+    device: Device,
+    pd: PdId,
+    cq: std::sync::Arc<urxe::cq::Cq>,
+    qp: QueuePair,
+    buf: Vec<u8>,
+    lkey: urxe::ids::LKey,
+    rkey: RKey,
+}
+
+fn end(size: usize) -> End {
+    let device = Device::open(&Config::default()).unwrap();
+    let pd = device.alloc_pd();
+    let cq = device.create_cq(1024, None);
+    let qp = device
+        .create_qp(QpInit {
+            kind: QpType::Rc,
+            pd,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            caps: QpCaps { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
+            sig_all: true,
+            events: None,
+        })
+        .unwrap();
+    let buf = vec![0u8; size];
+    let access = Access(15);
+    let addr = buf.as_ptr() as u64;
+    let keys = device.memory().register(pd, addr, size as u64, addr, access).unwrap();
+    End { device, pd, cq, qp, buf, lkey: keys.lkey, rkey: keys.rkey }
+}
+
+fn connect(a: &End, b: &End) {
+    let attr = QpAttr {
+        state: QpState::Init,
+        port: 1,
+        access: Access(15),
+        ..QpAttr::default()
+    };
+    a.qp.modify(&attr, AttrMask::STATE.with(AttrMask::PORT).with(AttrMask::PKEY_INDEX).with(AttrMask::ACCESS_FLAGS)).unwrap();
+    let attr = QpAttr {
+        state: QpState::Rtr,
+        path_mtu: Mtu::B4096,
+        dest_qpn: b.qp.number(),
+        rq_psn: Psn::new(0xff_fff0),
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: 12,
+        av: AddressVector { dgid: Gid::from_ip(b.device.port().ip), is_global: true, port: 1, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    a.qp.modify(&attr, AttrMask(0x1 | 1 << 7 | 1 << 8 | 1 << 20 | 1 << 12 | 1 << 17 | 1 << 15)).unwrap();
+    let attr = QpAttr {
+        state: QpState::Rts,
+        sq_psn: Psn::new(0xff_fff0),
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 16,
+        ..QpAttr::default()
+    };
+    a.qp.modify(&attr, AttrMask(0x1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 16 | 1 << 13)).unwrap();
+}
+
+fn wait(e: &End, n: usize) -> Vec<Wc> {
+    let mut out = Vec::new();
+    let end = Instant::now() + Duration::from_secs(5);
+    while out.len() < n {
+        let mut wcs = [Wc::new(0, WcOpcode::Send, urxe::ids::Qpn(0), 0); 16];
+        let k = e.cq.poll(&mut wcs);
+        out.extend_from_slice(&wcs[..k]);
+        if k == 0 {
+            e.device.poll();
+        }
+        assert!(Instant::now() < end, "no completion: {out:?} {:?}", e.device.counters());
+    }
+    out
+}
+
+#[test]
+fn a_send_a_write_a_read_and_an_atomic_arrive() {
+    let mut a = end(1 << 20);
+    let b = end(1 << 20);
+    connect(&a, &b);
+    connect(&b, &a);
+    for (i, x) in a.buf.iter_mut().enumerate() {
+        *x = (i * 7) as u8;
+    }
+    let (abuf, bbuf) = (a.buf.as_ptr() as u64, b.buf.as_ptr() as u64);
+    let sge = |e: &End, at: u64, len: u32| [Sge { addr: at, len, lkey: e.lkey }];
+    let post = |e: &End, op, sges: &[Sge]| {
+        e.qp.post_send([SendWr { id: 1, op, flags: SendFlags::default(), sges, ud: None }]).unwrap();
+    };
+    b.qp.post_recv(&RecvWr { id: 9, sges: &sge(&b, bbuf, 100_000) }).unwrap();
+    post(&a, SendOp::Send, &sge(&a, abuf, 100_000));
+    let wc = wait(&b, 1)[0];
+    assert_eq!((wc.id, wc.status, wc.byte_len), (9, WcStatus::Success, 100_000));
+    assert_eq!(wait(&a, 1)[0].status, WcStatus::Success);
+    assert_eq!(a.buf[..100_000], b.buf[..100_000]);
+
+    let remote = Remote { addr: bbuf + 500_000, rkey: b.rkey };
+    post(&a, SendOp::Write(remote), &sge(&a, abuf, 300_001));
+    assert_eq!(wait(&a, 1)[0].status, WcStatus::Success);
+    assert_eq!(a.buf[..300_001], b.buf[500_000..800_001]);
+
+    post(&a, SendOp::Read(Remote { addr: bbuf + 500_000, rkey: b.rkey }), &sge(&a, abuf + 500_000, 300_001));
+    assert_eq!(wait(&a, 1)[0].status, WcStatus::Success);
+    assert_eq!(a.buf[500_000..800_001], b.buf[500_000..800_001]);
+
+    let remote = Remote { addr: bbuf, rkey: b.rkey };
+    let before = u64::from_ne_bytes(b.buf[..8].try_into().unwrap());
+    post(&a, SendOp::FetchAdd { remote, add: 5 }, &sge(&a, abuf + 900_000, 8));
+    assert_eq!(wait(&a, 1)[0].status, WcStatus::Success);
+    assert_eq!(u64::from_ne_bytes(a.buf[900_000..900_008].try_into().unwrap()), before);
+    assert_eq!(u64::from_ne_bytes(b.buf[..8].try_into().unwrap()), before.wrapping_add(5));
+    let _ = (a.pd, QKey(0));
+}
