@@ -11,9 +11,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use super::HostAddr;
+use super::guard::kernel;
 #[cfg(target_arch = "x86_64")]
-use super::guard::x86_64 as signal;
-use super::guard::{self, kernel};
+use super::guard::{self, x86_64 as signal};
 
 /// A page of application memory could not be accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::mem::guard;
 use crate::mem::guard::tests::{Mapping, PAGE};
 
 fn pattern(len: usize) -> Vec<u8> {

@@ -189,7 +189,7 @@ struct Lock {
 
 impl Lock {
     fn take() -> Self {
-        let blocked_before = sigprocmask_set(u64::MAX);
+        let blocked_before = change_mask(libc::SIG_SETMASK, u64::MAX);
         while LOCKED.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             std::hint::spin_loop();
         }
@@ -205,7 +205,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         LOCKED.store(false, Ordering::Release);
-        sigprocmask_set(self.blocked_before);
+        change_mask(libc::SIG_SETMASK, self.blocked_before);
     }
 }
 
@@ -228,19 +228,18 @@ unsafe fn syscall4(number: i64, a: usize, b: usize, c: usize, d: usize) -> isize
     result
 }
 
-fn sigprocmask_set(mask: u64) -> u64 {
+fn change_mask(how: c_int, mask: u64) -> u64 {
     let mut old = 0_u64;
     // SAFETY: both sets are 8 bytes, as the last argument says.
     unsafe {
-        syscall4(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK as usize,
-            &raw const mask as usize,
-            &raw mut old as usize,
-            8,
-        );
+        syscall4(libc::SYS_rt_sigprocmask, how as usize, &raw const mask as usize, &raw mut old as usize, 8);
     }
     old
+}
+
+/// See [`super::ready_thread`].
+pub(super) fn unblock() {
+    change_mask(libc::SIG_UNBLOCK, SIGNALS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1)));
 }
 
 fn read_action(signal: c_int) -> Option<Action> {
