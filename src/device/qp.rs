@@ -9,7 +9,7 @@ use super::{Core, EventSink};
 use crate::cq::Cq;
 use crate::ids::Qpn;
 use crate::io::Why;
-use crate::mem::PdId;
+use crate::mem::{self, PdId};
 use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
 use crate::qp::{Cause, Notices, Progress};
@@ -158,6 +158,7 @@ impl QueuePair {
         &self,
         requests: impl IntoIterator<Item = SendWr<'a>>,
     ) -> Result<(), (usize, PostError)> {
+        mem::guard::ready_thread();
         let mut result = Ok(());
         let mut side = self.qp.send.lock();
         for (i, wr) in requests.into_iter().enumerate() {

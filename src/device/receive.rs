@@ -9,6 +9,7 @@ use super::Core;
 use super::qp::Qp;
 use crate::ids::{PKey, Psn, Qpn};
 use crate::io::{ROCE_PORT, Received, RxBatch};
+use crate::mem;
 use crate::qp::recv::Source;
 use crate::time::Instant;
 use crate::wire::{Bth, Check, Headers, Opcode, Packet, PathIcrc, icrc};
@@ -276,6 +277,7 @@ impl Core {
 
     /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
     pub(crate) fn poll(&self) {
+        mem::guard::ready_thread();
         let now = self.clock.now();
         self.last_poll.store(now.0, Ordering::Relaxed);
         if self.timers.next() <= now {
