@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+#[allow(missing_docs)]
 pub mod abi;
 pub mod boundary;
 pub mod cm;

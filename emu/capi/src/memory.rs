@@ -195,7 +195,7 @@ mod tests {
             assert_ne!(map, libc::MAP_FAILED);
             libc::munmap(map.byte_add(4096), 4096);
             let text = map.cast::<u8>().add(4096 - 4);
-            text.copy_from_nonoverlapping(b"abc\0".as_ptr(), 4);
+            text.copy_from_nonoverlapping(c"abc".as_ptr().cast(), 4);
             assert_eq!(read_string(text.cast(), 100).expect("readable"), b"abc");
             *text.add(3) = b'd';
             assert_eq!(read_string(text.cast(), 100), Err(Errno(libc::EFAULT)));

@@ -6,7 +6,6 @@
 //! `tests/layout.rs` compares every size and offset with the installed headers.
 
 #![allow(non_camel_case_types, non_snake_case)]
-#![allow(missing_docs)]
 
 /// What the layout test compares with C: a type's C name, its size and the offsets of its fields.
 pub struct Layout {

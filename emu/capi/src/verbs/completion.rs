@@ -140,7 +140,11 @@ pub struct Init {
 }
 
 /// Makes a completion queue whose structure is `abi`, which has the extended interface's part filled in.
-pub fn create(context_pointer: *mut ibv_context, mut abi: ibv_cq_ex, init: Init) -> Outcome<*mut ibv_cq> {
+pub(super) fn create(
+    context_pointer: *mut ibv_context,
+    mut abi: ibv_cq_ex,
+    init: Init,
+) -> Outcome<*mut ibv_cq> {
     // SAFETY: find checks the context, whose structure lives with it.
     let (shared, vectors) = unsafe {
         let context = context(context_pointer)?;

@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(object.exposed(), pointer);
             assert!(Object::<First>::recognise(pointer).is_ok());
             assert!(Object::<Second>::find(pointer).is_err());
-            for wild in [std::ptr::null(), 8 as *const u64, 0xdead_beef as *const u64, pointer.add(1)] {
+            for wild in [std::ptr::null(), std::ptr::dangling(), 0xdead_beef as *const u64, pointer.add(1)] {
                 assert!(Object::<First>::find(wild).is_err());
                 assert!(Object::<Second>::find(wild).is_err());
             }
