@@ -3,6 +3,9 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`udp`] | UDP sockets with segmentation offload (GSO/GRO); with [`udp::Receive::Raw`] the IP headers of peers are seen |
+//! | [`sim`] | an in-memory network with virtual time, for tests |
+//! | [`impair`] | loss, duplication and reordering on top of any link |
+//! | [`capture`] | a pcapng file of everything that passes any link |
 //!
 //! The engine above knows datagrams, never sockets: a link for shared memory fits the same trait.
 //!
@@ -15,8 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::wire::batch::{IpId, Piece, Run, TxBatch};
 
+pub mod capture;
+pub mod impair;
 pub mod route;
 mod rx;
+pub mod sim;
 mod split;
 mod sys;
 pub mod udp;
@@ -196,5 +202,33 @@ impl Counter {
 impl std::fmt::Debug for Counter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.value().fmt(f)
+    }
+}
+
+/// A link behind a pointer is a link, so that wrappers stack.
+impl<T: Link + ?Sized> Link for std::sync::Arc<T> {
+    fn local(&self) -> SocketAddr {
+        (**self).local()
+    }
+    fn send_runs(&self, runs: Runs<'_>) -> SendOutcome {
+        (**self).send_runs(runs)
+    }
+    fn recv(&self, rx: &mut RxBatch) -> io::Result<usize> {
+        (**self).recv(rx)
+    }
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        (**self).fds()
+    }
+    fn limits(&self, destination: IpAddr) -> Limits {
+        (**self).limits(destination)
+    }
+    fn mtu(&self) -> u32 {
+        (**self).mtu()
+    }
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
+    fn backlog(&self) -> Option<Backlog> {
+        (**self).backlog()
     }
 }

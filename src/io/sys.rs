@@ -345,50 +345,6 @@ pub(super) fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> Result<Incoming, i32> 
     if len < 0 { Err(errno()) } else { Ok(incoming(&header, &name, len as usize)) }
 }
 
-/// Datagrams of one [`receive_many`].
-pub(super) const RECEIVE_MANY: usize = 16;
-
-/// Receives up to [`RECEIVE_MANY`] datagrams, each into a chunk of `size` bytes, and hands each to `take`.
-pub(super) fn receive_many(
-    fd: &OwnedFd,
-    buffers: &mut [u8],
-    size: usize,
-    mut take: impl FnMut(usize, Incoming),
-) -> Result<usize, i32> {
-    let mut names = [Name::empty(); RECEIVE_MANY];
-    let mut controls = [const { MaybeUninit::<Control>::uninit() }; RECEIVE_MANY];
-    let mut chunks = [const { MaybeUninit::<iovec>::uninit() }; RECEIVE_MANY];
-    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; RECEIVE_MANY];
-    let mut count = 0;
-    for chunk in buffers.chunks_exact_mut(size).take(RECEIVE_MANY) {
-        let iov = chunks[count].write(iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() });
-        // SAFETY: all zero bytes are a valid header.
-        let mut header: msghdr = unsafe { zeroed() };
-        header.msg_name = ptr::from_mut(&mut names[count].storage).cast();
-        header.msg_namelen = size_of::<libc::sockaddr_in6>() as socklen_t;
-        header.msg_iov = iov;
-        header.msg_iovlen = 1;
-        header.msg_control = controls[count].as_mut_ptr().cast();
-        header.msg_controllen = Control::SIZE as _;
-        headers[count].write(mmsghdr { msg_hdr: header, msg_len: 0 });
-        count += 1;
-    }
-    let first = headers.as_mut_ptr().cast::<mmsghdr>();
-    // SAFETY: the first `count` headers are written, and all memory in them is writable for its length.
-    let got = unsafe {
-        libc::recvmmsg(fd.as_raw_fd(), first, count as _, libc::MSG_DONTWAIT as _, ptr::null_mut())
-    };
-    if got < 0 {
-        return Err(errno());
-    }
-    for i in 0..got as usize {
-        // SAFETY: `i < count`, so the header is written.
-        let header = unsafe { headers[i].assume_init_ref() };
-        take(i, incoming(&header.msg_hdr, &names[i], header.msg_len as usize));
-    }
-    Ok(got as usize)
-}
-
 /// Copies memory that need not be mapped into `out`, whose length is that of all pieces.
 pub(super) fn copy_in(pieces: &[Piece], out: &mut [u8]) -> Result<(), i32> {
     let local = iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };

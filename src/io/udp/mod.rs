@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 
@@ -128,8 +128,8 @@ pub struct UdpLink {
     gso_off: AtomicBool,
     /// The socket's own count of dropped packets when last seen.
     overflow_seen: AtomicU32,
-    /// A guess at whether much is waiting: how many datagrams the last receive found.
-    burst: AtomicUsize,
+    /// The last receive ended before the queue was empty.
+    more: AtomicBool,
     counters: Counters,
     #[cfg(test)]
     faults: parking_lot::Mutex<std::collections::VecDeque<Option<i32>>>,
@@ -210,7 +210,7 @@ impl UdpLink {
             any_unsegmented: AtomicBool::new(false),
             gso_off: AtomicBool::new(max_segments == 1),
             overflow_seen: AtomicU32::new(0),
-            burst: AtomicUsize::new(0),
+            more: AtomicBool::new(false),
             counters: Counters::default(),
             #[cfg(test)]
             faults: Default::default(),

@@ -1,4 +1,9 @@
 //! Receiving.
+//!
+//! One `recvmsg` after the other, not `recvmmsg`: streams are equally fast (8 GB/s of 4 KiB packets, 31 million 40-byte
+//! packets/s on loopback), since GRO already gives 64 packets a call, and the second look at an empty queue costs a
+//! ping-pong 0.3 of 2.1 µs. So the first single packet is handed over at once, and only if the next call finds another
+//! one, without an empty queue in between, does it go on. Asking for the traffic class and hop limit costs 0.1 µs.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,19 +25,31 @@ impl UdpLink {
     }
 
     fn receive_udp(&self, rx: &mut RxBatch) -> io::Result<usize> {
-        while !rx.is_full() {
+        // Whether the call before left without seeing the end of the queue.
+        let more = self.more.load(Relaxed);
+        let mut emptied = false;
+        while !rx.is_full() && !emptied {
             let (free, start) = rx.free();
             match sys::receive(&self.socket, &mut free[..BUFFER]) {
-                Ok(incoming) => self.accept(rx, start, incoming),
-                Err(libc::EAGAIN) => break,
+                Ok(incoming) => {
+                    let single = incoming.segment.is_none();
+                    self.accept(rx, start, incoming);
+                    if single && !more {
+                        break;
+                    }
+                }
+                Err(libc::EAGAIN) => emptied = true,
                 Err(libc::EINTR) => {}
                 Err(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
+        if more == emptied {
+            self.more.store(!emptied, Relaxed);
+        }
         Ok(rx.len())
     }
 
-    fn accept(&self, rx: &mut RxBatch, start: usize, incoming: Incoming) {
+    pub(super) fn accept(&self, rx: &mut RxBatch, start: usize, incoming: Incoming) {
         if let Some(total) = incoming.overflow {
             let seen = self.overflow_seen.swap(total, Relaxed);
             self.counters.rx_overflow.add(u64::from(total.wrapping_sub(seen)));

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::io::Why;
 use crate::io::wait::{Ready, Waker, wait};
+use crate::io::{Meta, Why};
 use crate::wire::batch::{Path, Piece, Run};
 
 /// Runs over memory that the test owns.
@@ -66,7 +66,6 @@ fn collect(link: &UdpLink, packets: usize) -> Vec<(Meta, Vec<u8>)> {
 fn payloads(link: &UdpLink, packets: usize) -> Vec<Vec<u8>> {
     collect(link, packets).into_iter().map(|(_, bytes)| bytes).collect()
 }
-use crate::io::Meta;
 
 #[test]
 fn every_size_arrives_as_sent() {
@@ -151,25 +150,18 @@ fn refused_segmentation_falls_back_and_is_not_tried_again() {
 
 #[test]
 fn a_full_socket_counts_exactly_what_left() {
-    let bytes = pattern(8 * 500);
-    let errors = [libc::EAGAIN, libc::ENOBUFS];
-    for (calls, packets, errno) in [(0, 0, errors[0]), (1, 8, errors[1])] {
+    let bytes = pattern(40 * 100);
+    for errno in [libc::EAGAIN, libc::ENOBUFS] {
+        // 40 runs leave in two calls, of 32 and 8 runs.
         let (a, b) = (open("127.0.0.1"), open("127.0.0.1"));
-        let (p, q) = (path(&a, &b), path_with(&a, &b, 4));
-        // A packet that nothing segments ends the group that leaves in one system call.
-        let message = Message::default().run(&p, &bytes, 500, 500).run(&q, &bytes, 499, 100);
-        a.faults.lock().extend(std::iter::repeat_n(None, calls).chain([Some(errno)]));
-        // Both runs go in one call: it takes both or none.
-        let sent = a.send_runs(message.view());
-        if calls == 0 {
-            assert_eq!(sent, SendOutcome { sent_packets: 0, why: Why::WouldBlock });
-            assert_eq!(a.counters().tx_blocked.value(), 1);
-        } else {
-            assert_eq!(sent, DONE(17));
-            a.faults.lock().clear();
-        }
-        assert_eq!(payloads(&b, 17).len(), sent.sent_packets);
-        assert!(sent.sent_packets >= packets);
+        let path = path(&a, &b);
+        let message = bytes.chunks(100).fold(Message::default(), |m, part| m.run(&path, part, 50, 60));
+        a.faults.lock().extend([None, Some(errno)]);
+        assert_eq!(a.send_runs(message.view()), SendOutcome { sent_packets: 64, why: Why::WouldBlock });
+        assert_eq!(payloads(&b, 64).concat(), bytes[..3200]);
+        assert_eq!((a.counters().tx_packets.value(), a.counters().tx_blocked.value()), (64, 1));
+        a.faults.lock().push_back(Some(errno));
+        assert_eq!(a.send_runs(message.view()), SendOutcome { sent_packets: 0, why: Why::WouldBlock });
     }
     // Without segmentation it can end within a run: 40 packets are two calls of 32 and 8.
     let a = UdpLink::open(&Config { gso: false, ..config("127.0.0.1") }).unwrap();
@@ -308,4 +300,18 @@ fn wait_ends_by_packet_by_waker_and_by_time() {
     let bytes = [1; 20];
     assert_eq!(a.send_runs(Message::default().run(&path(&a, &b), &bytes, 20, 20).view()), DONE(1));
     assert_eq!(wait(&b, &waker, None).unwrap(), Ready { link: true, woken: false });
+}
+
+#[test]
+fn a_truncated_datagram_is_counted_and_dropped() {
+    let (a, b) = (open("127.0.0.1"), open("127.0.0.1"));
+    let bytes = pattern(100);
+    let message = Message::default().run(&path(&a, &b), &bytes, 100, 100);
+    assert_eq!(a.send_runs(message.view()), DONE(1));
+    let mut rx = RxBatch::new(2);
+    // No real datagram is longer than a buffer, so this one is read into a short one.
+    let (free, start) = rx.free();
+    let incoming = sys::receive(&b.socket, &mut free[..60]).unwrap();
+    b.accept(&mut rx, start, incoming);
+    assert_eq!((rx.len(), b.counters().rx_truncated.value(), b.counters().rx_datagrams.value()), (0, 1, 0));
 }
