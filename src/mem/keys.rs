@@ -123,8 +123,8 @@ mod tests {
         // The mean Hamming distance of unrelated 32-bit words is 16. Keys that could be derived from each other by
         // adding, xoring or rotating a constant would show as a distance or a difference that keeps coming back.
         let tables: Vec<_> = (0..8).map(|i| scrambler(100 + i)).collect();
-        let kinds: [(&str, fn(u32) -> (u32, u32)); 2] = [("slots", |i| (i, 0)), ("uses", |i| (5, i))];
-        for (name, at) in kinds {
+        type At = fn(u32) -> (u32, u32);
+        for (name, at) in [("slots", (|i| (i, 0)) as At), ("uses", |i| (5, i))] {
             let (mut distance, mut pairs) = (0, 0);
             let mut differences = std::collections::HashMap::new();
             for s in &tables {

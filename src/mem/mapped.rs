@@ -209,7 +209,7 @@ fn hex(digits: &[u8]) -> Option<u64> {
 fn walk(start: u64, end: u64) -> Result<(), Bad> {
     let page = page_size();
     let first = start & !(page - 1);
-    let last = end.checked_next_multiple_of(page).unwrap_or(u64::MAX & !(page - 1));
+    let last = end.checked_next_multiple_of(page).unwrap_or(!(page - 1));
     // SAFETY: MS_ASYNC has no effect on the memory or its file.
     let result = unsafe { libc::msync(first as *mut libc::c_void, (last - first) as usize, libc::MS_ASYNC) };
     if result == 0 { Ok(()) } else { Err(Bad::Unmapped(start)) }

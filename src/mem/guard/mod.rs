@@ -96,4 +96,4 @@ pub fn program_sigaction(
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::mem) mod tests;

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use std::arch::{asm, global_asm, naked_asm};
+use std::arch::{asm, global_asm};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -60,7 +60,7 @@ fn detect_fast_strings() {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     const ERMS: u32 = 1 << 9;
     if __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & ERMS != 0 {
-        STRING_FROM.store(1024, Ordering::Relaxed);
+        STRING_FROM.store(2048, Ordering::Relaxed);
     }
 }
 
@@ -136,7 +136,9 @@ const ONCE: u64 = 1 << 63;
 
 /// The program's present actions, packed; what a foreign fault goes to.
 static PROGRAM: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// The actions before the guard came. They serve a handler that displaced ours and then calls it as its predecessor.
+/// What [`PROGRAM`] was when a handler displaced ours.
+static DISPLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The actions before the guard came.
 static ORIGINAL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The process that the record below belongs to.
@@ -257,10 +259,12 @@ pub(super) fn ensure() -> bool {
             if present.is_ours() {
                 break;
             }
-            PROGRAM[i].store(present.packed(), Ordering::Release);
             if first {
                 ORIGINAL[i].store(present.packed(), Ordering::Release);
+            } else {
+                DISPLACED[i].store(PROGRAM[i].load(Ordering::Relaxed), Ordering::Release);
             }
+            PROGRAM[i].store(present.packed(), Ordering::Release);
             lock.record()[i] = present;
             match set_action(signal, &Action::in_front_of(&present)) {
                 None => {
@@ -310,14 +314,18 @@ pub(super) fn program_sigaction(
     true
 }
 
-/// The handler as the kernel sees it. Adds the return address as a fourth argument: it tells whether the kernel
-/// called, or a handler that displaced ours and passes on what is not its own.
-#[unsafe(naked)]
-extern "C" fn entry(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    naked_asm!("mov rcx, [rsp]", "jmp {}", sym on_signal)
-}
+/// Values of `uc_link`, which the kernel leaves 0 and does not read, while a foreign fault is being handed on: how often
+/// this handler has done so for the same signal.
+const HANDED_ON: [usize; 2] = [0x7572_7865_0001, 0x7572_7865_0002];
 
-extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void, caller: usize) {
+/// The handler.
+///
+/// A handler that displaced ours may know it as its predecessor, and pass on what is not its own. Once ours is in
+/// front again, the two would call each other for ever; so the second time goes to what the displaced one stood for
+/// and the third to what was there before the guard. (The return address would not tell who calls: handlers pass on by
+/// tail calls.)
+extern "C" fn entry(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let context_in_full = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel passes valid pointers to both, and a chained handler hands on the same.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as i64) };
     // Positive codes come from the processor; kill, tgkill and sigqueue have zero or negative ones. A memory error that
@@ -325,7 +333,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     let synchronous = code > 0 && !(signal == libc::SIGBUS && code == BUS_MCEERR_AO);
     if synchronous {
         // SAFETY: the third argument of an SA_SIGINFO handler is the interrupted context.
-        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let registers = unsafe { &mut (*context_in_full).uc_mcontext.gregs };
         let at = registers[libc::REG_RIP as usize] as usize;
         if at >= &raw const urxe_mem_begin as usize && at < &raw const urxe_mem_end as usize {
             registers[libc::REG_RAX as usize] = address;
@@ -334,8 +342,13 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         }
     }
     let Some(i) = SIGNALS.iter().position(|&s| s == signal) else { return };
-    let by_kernel = caller == urxe_mem_restorer as *const () as usize;
-    let next = if by_kernel { &PROGRAM[i] } else { &ORIGINAL[i] };
+    // SAFETY: as above.
+    let link = unsafe { (*context_in_full).uc_link };
+    let (next, mark) = match HANDED_ON.iter().position(|&mark| mark == link as usize) {
+        None => (&PROGRAM[i], HANDED_ON[0]),
+        Some(0) => (&DISPLACED[i], HANDED_ON[1]),
+        Some(_) => (&ORIGINAL[i], HANDED_ON[1]),
+    };
     let packed = next.load(Ordering::Acquire);
     match (packed & !ONCE) as usize {
         libc::SIG_DFL => die(signal, info, synchronous),
@@ -352,7 +365,9 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
             unsafe {
                 let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                     std::mem::transmute::<usize, _>(handler);
+                (*context_in_full).uc_link = mark as *mut libc::ucontext_t;
                 handler(signal, info, context);
+                (*context_in_full).uc_link = link;
             }
         }
     }

@@ -1,0 +1,148 @@
+//! The `urxe` command itself: exit codes, one-line errors, and that nothing stays behind.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::harness::{self, Output, PATIENCE, urxe};
+
+type Test = fn() -> Result<(), String>;
+
+pub(crate) fn all() -> Vec<(&'static str, Test)> {
+    vec![
+        ("a_wrong_use_is_one_line_and_125", wrong_use),
+        ("a_program_that_cannot_run_is_126_or_127", cannot_run),
+        ("run_passes_flags_and_exit_code_on", run_passes_on),
+        ("a_taken_address_is_refused", taken_address),
+        ("pair_connects_labels_and_gives_the_worse_code", pair_works),
+        ("pair_does_not_start_a_client_without_server", pair_without_server),
+        ("pair_ends_what_it_started", pair_ends_all),
+        ("devices_shows_values_and_their_sources", devices),
+    ]
+}
+
+fn expect(what: bool, output: &Output, wanted: &str) -> Result<(), String> {
+    if what {
+        Ok(())
+    } else {
+        Err(format!("wanted {wanted}; exit code {:?}, output:\n{}", output.code, output.text))
+    }
+}
+
+fn fails(arguments: &[&str], code: i32, words: &[&str]) -> Result<(), String> {
+    let output = harness::run(&mut urxe(arguments), PATIENCE)?;
+    let good = output.code == Some(code)
+        && output.text.lines().count() == 1
+        && output.text.starts_with("urxe: ")
+        && words.iter().all(|w| output.text.contains(w));
+    expect(good, &output, &format!("code {code} and one line with {words:?} from {arguments:?}"))
+}
+
+fn wrong_use() -> Result<(), String> {
+    fails(&[], 125, &["run", "pair", "devices"])?;
+    fails(&["run"], 125, &["COMMAND"])?;
+    fails(&["run", "--bogus", "--", "true"], 125, &["--bogus"])?;
+    fails(
+        &["run", "--mtu", "1500", "--", "true"],
+        125,
+        &["--mtu", "\"1500\"", "256, 512, 1024, 2048, 4096"],
+    )?;
+    fails(&["run", "--addr", "192.0.2.1", "--", "true"], 125, &["192.0.2.1", "not an address of this host"])?;
+    fails(&["pair", "--addr", "127.0.9.1", "--client-addr", "x", "--", "true"], 125, &["\"x\"", "addr"])
+}
+
+fn cannot_run() -> Result<(), String> {
+    fails(&["run", "--", "no-such-program"], 127, &["no-such-program", "not found"])?;
+    fails(&["run", "--", "/etc/passwd"], 126, &["/etc/passwd"])
+}
+
+fn run_passes_on() -> Result<(), String> {
+    let script = r#"echo "$URXE_MTU $URXE_LOG $LD_PRELOAD $LD_LIBRARY_PATH"; exit 7"#;
+    let mut command = urxe(["run", "--mtu", "512", "--", "sh", "-c", script]);
+    let output = harness::run(command.env("LD_LIBRARY_PATH", "/before").env_remove("LD_PRELOAD"), PATIENCE)?;
+    let words: Vec<&str> = output.text.split_whitespace().collect();
+    let [mtu, log, preload, path] = words[..] else { return expect(false, &output, "four words") };
+    let folder = Path::new(preload).parent().and_then(|f| f.to_str()).unwrap_or_default();
+    let good = (output.code, mtu, log) == (Some(7), "512", "warn") && path == format!("{folder}:/before");
+    expect(good, &output, "code 7, 512, warn and the drop-in folder")?;
+    for name in ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"] {
+        let link = Path::new(folder).join(name);
+        let target = std::fs::canonicalize(&link).map_err(|e| format!("{}: {e}", link.display()))?;
+        expect(target.ends_with("liburxe.so"), &output, "links to liburxe.so")?;
+    }
+    Ok(())
+}
+
+fn taken_address() -> Result<(), String> {
+    let taken =
+        std::net::UdpSocket::bind("127.77.0.1:4791").map_err(|e| format!("cannot take an address: {e}"))?;
+    fails(&["run", "--addr", "127.77.0.1", "--", "true"], 125, &["127.77.0.1", "taken"])?;
+    drop(taken);
+    let output = harness::run(&mut urxe(["run", "--addr", "127.77.0.1", "--", "true"]), PATIENCE)?;
+    expect(output.code == Some(0) && output.text.is_empty(), &output, "success in silence")
+}
+
+fn pair_works() -> Result<(), String> {
+    let toy = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = urxe(["pair", "--"]);
+    let output = harness::run(command.arg(toy).args(["toy", &harness::free_port().to_string()]), PATIENCE)?;
+    let has = |line| output.text.lines().any(|l| l == line);
+    let good = has("client| hello from 127.0.0.1") && has("server| served") && has("server| no end of line");
+    expect(good && output.code == Some(3), &output, "both outputs with labels, and code 3")
+}
+
+fn pair_without_server() -> Result<(), String> {
+    for (program, code) in [("true", 125), ("false", 1)] {
+        let output = harness::run(&mut urxe(["pair", "--", program]), PATIENCE)?;
+        expect(
+            output.code == Some(code) && output.text.contains("before it listened"),
+            &output,
+            "no client",
+        )?;
+    }
+    let output = harness::run(&mut urxe(["pair", "--", "no-such-program"]), PATIENCE)?;
+    expect(output.code == Some(127) && output.text.contains("server| urxe: cannot run"), &output, "127")
+}
+
+/// However pair ends, its sides and their children end too.
+fn pair_ends_all() -> Result<(), String> {
+    // A duration that nobody else sleeps, to find the processes by.
+    let seconds = format!("{}.5", 1_000_000 + std::process::id());
+    let script = format!("sleep {seconds} & sleep {seconds}");
+    let output = harness::run(&mut urxe(["pair", "--timeout", "1", "--", "sh", "-c", &script]), PATIENCE)?;
+    expect(output.code == Some(124), &output, "124 after the time-out")?;
+    wait_until_gone(&seconds)?;
+
+    let script = format!("exec sleep {seconds}");
+    let output = harness::run(&mut urxe(["pair", "--", "sh", "-c", &script]), Duration::from_millis(500))?;
+    expect(output.code.is_none(), &output, "killed by this test")?;
+    wait_until_gone(&seconds)
+}
+
+fn wait_until_gone(argument: &str) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(5);
+    let left = || {
+        let entries = std::fs::read_dir("/proc").ok()?;
+        let lines = entries.flatten().filter_map(|e| std::fs::read_to_string(e.path().join("cmdline")).ok());
+        lines.into_iter().find(|line| line.starts_with("sleep") && line.contains(argument))
+    };
+    while let Some(line) = left() {
+        if Instant::now() >= end {
+            return Err(format!("still runs: {}", line.replace('\0', " ")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn devices() -> Result<(), String> {
+    let output = harness::run(urxe(["devices", "--mtu", "512"]).env("URXE_SPIN", "9us"), PATIENCE)?;
+    let row = |words: [&str; 3]| {
+        output.text.lines().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") == words.join(" "))
+    };
+    let good = row(["mtu", "512", "flag --mtu"])
+        && row(["spin", "9us", "environment URXE_SPIN"])
+        && row(["device", "urxe0", "default"]);
+    expect(good && output.code == Some(0), &output, "values with sources")?;
+    let output = harness::run(&mut urxe(["devices", "--json"]), PATIENCE)?;
+    expect(output.code == Some(0) && output.text.contains("\"mtu\""), &output, "JSON")
+}

@@ -1,0 +1,89 @@
+//! Runs `urxe`, with an end to everything it starts.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For one program or pair.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a command did.
+pub(crate) struct Output {
+    /// `None`: it was killed, by us or by a signal.
+    pub(crate) code: Option<i32>,
+    /// Standard output and error as they came.
+    pub(crate) text: String,
+}
+
+/// target/<profile>.
+pub(crate) fn profile_folder() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test has an executable");
+    exe.ancestors().nth(2).expect("it is in target/<profile>/deps").into()
+}
+
+pub(crate) fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Builds `urxe` and the drop-in library: no test of the root package depends on them.
+pub(crate) fn build() {
+    let profile = match profile_folder().file_name().and_then(|n| n.to_str()) {
+        Some("debug") | None => "dev".to_owned(),
+        Some(name) => name.to_owned(),
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--workspace", "--profile", &profile])
+        .current_dir(repository())
+        .status();
+    assert!(status.is_ok_and(|s| s.success()), "`cargo build --workspace` fails");
+}
+
+/// `urxe` with arguments, free of the configuration of whoever runs the tests.
+pub(crate) fn urxe<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(profile_folder().join("urxe"));
+    command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os().filter(|(n, _)| n.as_encoded_bytes().starts_with(b"URXE_")) {
+        command.env_remove(name);
+    }
+    command.env("URXE_CONFIG", "");
+    command
+}
+
+/// Runs a command to its end, or kills it. `urxe` takes what it started with it.
+pub(crate) fn run(command: &mut Command, patience: Duration) -> Result<Output, String> {
+    let (mut reader, writer) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
+    let twin = writer.try_clone().map_err(|e| format!("no pipe: {e}"))?;
+    let child = command.stdout(writer).stderr(twin).spawn();
+    // Let go of the pipe, so that it ends with the child.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.map_err(|e| format!("cannot run {command:?}: {e}"))?;
+    let text = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = reader.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let end = Instant::now() + patience;
+    let status = loop {
+        match child.try_wait().map_err(|e| e.to_string())? {
+            Some(status) => break Some(status),
+            None if Instant::now() >= end => break None,
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let text = text.join().map_err(|_| "the reader of the output panicked")?;
+    Ok(Output { code: status.and_then(|s| s.code()), text })
+}
+
+/// A TCP port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    listener.expect("there is a free port").port()
+}

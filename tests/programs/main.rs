@@ -1,0 +1,34 @@
+//! Unmodified programs on the device: a table of command lines, each a test, and docs/programs.md made of the results.
+//!
+//! The programs come from the distribution (`cargo xtask test` installs them); `urxe` and the drop-in library are
+//! built here if they are stale.
+
+mod cases;
+mod cli;
+mod harness;
+mod report;
+mod toy;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    if let Some(code) = toy::main_if_asked() {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    if !arguments.list {
+        harness::build();
+    }
+    let programs = cases::all().into_iter().map(|case| Trial::test(case.name(), move || run(&case)));
+    let cli =
+        cli::all().into_iter().map(|(name, test)| Trial::test(format!("cli::{name}"), move || Ok(test()?)));
+    libtest_mimic::run(&arguments, programs.chain(cli).collect()).exit_code()
+}
+
+fn run(case: &cases::Case) -> Result<(), Failed> {
+    let result = case.run();
+    report::record(case, result.is_ok())?;
+    Ok(result?)
+}
