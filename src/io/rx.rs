@@ -74,6 +74,11 @@ impl RxBatch {
         }
     }
 
+    /// One without buffers, to stand in for another.
+    pub(crate) fn empty() -> Self {
+        Self { memory: Box::default(), slots: Box::default(), filled: 0, used: 0 }
+    }
+
     /// Datagrams it has room for.
     pub fn capacity(&self) -> usize {
         self.slots.len()
