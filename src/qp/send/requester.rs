@@ -260,7 +260,12 @@ impl SendSide {
         };
         let mtu = conn.mtu.bytes();
         let room = conn.window.room().clamp(u64::from(READ_CHUNK / 4), u64::from(READ_CHUNK)) as u32;
-        let packets = (wqe.packets - k).min((room / (mtu + super::PACKET_OVERHEAD)).max(1));
+        let mut packets = (wqe.packets - k).min((room / (mtu + super::PACKET_OVERHEAD)).max(1));
+        if self.next_psn.is_before(self.max_psn)
+            && let Some(end) = self.read_ends.iter().find(|end| end.is_after(self.next_psn))
+        {
+            packets = packets.min(end.ahead_of(self.next_psn));
+        }
         let offset = u64::from(k) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
         let mut bth = self.bth(Opcode::RcRdmaReadRequest, conn.dest_qpn, self.next_psn);
@@ -275,7 +280,14 @@ impl SendSide {
         } else {
             self.sent_charge + u64::from(packets) * u64::from(mtu + super::PACKET_OVERHEAD)
         };
-        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(packets) });
+        let end = self.next_psn.plus(packets);
+        if k + packets < wqe.packets {
+            let at = self.read_ends.partition_point(|e| e.is_before(end));
+            if self.read_ends.get(at) != Some(&end) {
+                self.read_ends.insert(at, end);
+            }
+        }
+        self.awaited.push_back(Awaited { first: self.next_psn, end });
         self.unasked = 0;
         self.sent(packets, charge);
         Ok(())
