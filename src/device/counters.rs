@@ -53,6 +53,10 @@ counters! {
     wrong_peer,
     /// Packets that a queue pair dropped: no receive, too long, not possible in its state.
     dropped_pkts,
+    /// Congestion notification packets sent, because the socket's queue grew.
+    sent_cnp,
+    /// Congestion notification packets received.
+    rcvd_cnp,
     /// Times that a queue pair's timer ran out.
     timer_runs,
     /// Packets that the system could not take at once and that were sent again later.

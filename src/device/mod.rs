@@ -28,6 +28,7 @@ use crate::config::{Config, Gso, Guard, Receive as ReceiveBy};
 use crate::cq::{Cq, CqNotify};
 use crate::ids::{Gid, Lid, Mtu};
 use crate::io::{self, Link, udp};
+use crate::log::Throttle;
 use crate::mem::{self, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
@@ -140,6 +141,7 @@ pub(crate) struct Core {
     pub(crate) qps: QpTable,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
+    pub(crate) throttle: Throttle,
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) scheduler: Box<dyn Scheduler>,
     /// When a program last looked for completions itself, in ns. See [`crate::task::progress`].
@@ -222,6 +224,7 @@ impl Device {
             qps: QpTable::new(if manual { 7 } else { random_u32() }),
             timers: Timers::new(),
             counters: Counters::default(),
+            throttle: Throttle::default(),
             receiver: Mutex::new(Receiver::new()),
             window_max: window as u32,
             scheduler: crate::task::scheduler(config.tasks),
@@ -408,7 +411,7 @@ impl Core {
     }
 
     /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
-    fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
+    pub(super) fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
         let key = (dst, traffic_class, flow_label);
         let mut paths = self.paths.lock();
         if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {

@@ -9,7 +9,7 @@ use super::{Core, EventSink};
 use crate::cq::Cq;
 use crate::ids::Qpn;
 use crate::io::Why;
-use crate::mem::PdId;
+use crate::mem::{self, PdId};
 use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
 use crate::qp::{Cause, Notices, Progress};
@@ -158,6 +158,7 @@ impl QueuePair {
         &self,
         requests: impl IntoIterator<Item = SendWr<'a>>,
     ) -> Result<(), (usize, PostError)> {
+        mem::guard::ready_thread();
         let mut result = Ok(());
         let mut side = self.qp.send.lock();
         for (i, wr) in requests.into_iter().enumerate() {
@@ -282,6 +283,7 @@ impl Qp {
             }
         }
         core.give_batch(batch);
+        self.arm(core, side.deadline());
     }
 
     /// Sends all replies, plain acknowledgements included.
@@ -353,6 +355,9 @@ impl Qp {
         }
         for f in &notices.failures {
             core.counters.failed_requests.add(1);
+            if !core.throttle.passes(core.clock.now()) {
+                continue;
+            }
             let wr_id = f.wr_id.map_or_else(|| "none (a peer's request)".into(), |id| format!("{id:#x}"));
             tracing::warn!(qpn = %f.qpn, wr_id, status = ?f.status, "request failed: {}", f.cause);
         }

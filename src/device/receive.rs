@@ -1,19 +1,22 @@
 //! From datagrams to queue pairs.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Core;
 use super::qp::Qp;
-use crate::ids::{PKey, Qpn};
-use crate::io::{Received, RxBatch};
+use crate::ids::{PKey, Psn, Qpn};
+use crate::io::{ROCE_PORT, Received, RxBatch};
+use crate::mem;
 use crate::qp::recv::Source;
 use crate::time::Instant;
-use crate::wire::{Check, Headers, Packet, PathIcrc, icrc};
+use crate::wire::{Bth, Check, Headers, Opcode, Packet, PathIcrc, icrc};
 
 /// Datagrams taken at a time.
-const DATAGRAMS: usize = 8;
+/// One: what a program polls for should not be more than it can repost receives for, and the rest waits in the socket.
+const DATAGRAMS: usize = 1;
 
 /// What receiving needs. Whoever holds its lock is the one that receives.
 pub(crate) struct Receiver {
@@ -28,6 +31,12 @@ pub(crate) struct Receiver {
     quiet_until: Instant,
     /// Bytes that the last round brought.
     last_bytes: usize,
+    /// Rounds until the socket's backlog is looked at.
+    until_backlog: u32,
+    /// The backlog is so long that senders should slow down.
+    congested: bool,
+    /// When each sender was last told.
+    told: HashMap<(SocketAddr, Qpn), Instant>,
 }
 
 /// A packet that passed the checks which need no queue pair.
@@ -46,6 +55,9 @@ impl Receiver {
             lazy_rounds: 0,
             quiet_until: Instant::ZERO,
             last_bytes: 0,
+            until_backlog: 0,
+            congested: false,
+            told: HashMap::new(),
         }
     }
 }
@@ -65,6 +77,11 @@ impl Core {
         }
         let batch = std::mem::replace(&mut rx.batch, RxBatch::empty());
         rx.last_bytes = batch.iter().map(|d| d.bytes.len()).sum();
+        if rx.last_bytes >= STREAM || rx.until_backlog == 0 {
+            rx.until_backlog = 16;
+            rx.congested = self.link.backlog().is_some_and(|b| b.used > b.limit / 4);
+        }
+        rx.until_backlog -= 1;
         self.dispatch(rx, &batch, now);
         rx.batch = batch;
         true
@@ -89,6 +106,14 @@ impl Core {
         while let Some(first) = pending.take() {
             let qpn = first.headers.bth.dest_qpn;
             let request = first.headers.bth.opcode.info().request;
+            if first.headers.bth.opcode == Opcode::Cnp {
+                if let Some(qp) = self.qps.find(qpn) {
+                    self.counters.rcvd_cnp.add(1);
+                    qp.send.lock().handle_congestion(now);
+                }
+                pending = next(&mut cached);
+                continue;
+            }
             let Some(qp) = self.qps.find(qpn) else {
                 self.counters.unknown_qp.add(1);
                 pending = next(&mut cached);
@@ -96,6 +121,9 @@ impl Core {
             };
             // One lock for all packets in a row that are for the same side of a queue pair.
             let mut packet = first;
+            if request && rx.congested {
+                self.notify_congestion(rx, &qp, &packet, now);
+            }
             let mut count = 0;
             let mut more = || {
                 count += 1;
@@ -160,6 +188,35 @@ impl Core {
         rx.icrc = cached;
     }
 
+    /// Tells the sender of a packet that the queue grows (IBA A17.9.3), at most once in a while.
+    fn notify_congestion(&self, rx: &mut Receiver, qp: &Qp, packet: &Valid<'_>, now: Instant) {
+        const EVERY: u64 = 100_000;
+        let sender = match packet.headers.deth {
+            Some(deth) => deth.src_qpn,
+            None => match qp.recv.lock().acceptance() {
+                Some(accept) => accept.dest_qpn,
+                None => return,
+            },
+        };
+        let key = (packet.source.src, sender);
+        if rx.told.get(&key).is_some_and(|&at| now.since(at) < EVERY) {
+            return;
+        }
+        if rx.told.len() >= 1024 {
+            rx.told.clear();
+        }
+        rx.told.insert(key, now);
+        let mut bth = Bth::new(Opcode::Cnp, sender, Psn::new(0));
+        bth.becn = true;
+        let path = self.path(SocketAddr::new(packet.source.src.ip(), ROCE_PORT), 0, 0);
+        let mut batch = self.take_batch();
+        batch.begin(&path, &Headers::new(bth), 0, 0);
+        batch.finish();
+        let outcome = self.link.send(&batch);
+        self.counters.sent_cnp.add(outcome.sent_packets as u64);
+        self.give_batch(batch);
+    }
+
     /// What can be checked without a queue pair: ICRC, form, partition.
     fn check<'a>(
         &self,
@@ -220,6 +277,7 @@ impl Core {
 
     /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
     pub(crate) fn poll(&self) {
+        mem::guard::ready_thread();
         let now = self.clock.now();
         self.last_poll.store(now.0, Ordering::Relaxed);
         if self.timers.next() <= now {

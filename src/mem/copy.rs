@@ -11,9 +11,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use super::HostAddr;
+use super::guard::kernel;
 #[cfg(target_arch = "x86_64")]
-use super::guard::x86_64 as signal;
-use super::guard::{self, kernel};
+use super::guard::{self, x86_64 as signal};
 
 /// A page of application memory could not be accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,7 @@ pub fn read(from: HostAddr, into: &mut [u8]) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
     if guard::is_signal() {
         // SAFETY: `into` is ours and as long as said; accesses to `from` are guarded.
-        let outcome =
-            unsafe { signal::urxe_mem_copy_in(into.as_mut_ptr(), from.0, into.len(), signal::string_from()) };
+        let outcome = unsafe { signal::copy_in(into.as_mut_ptr(), from.0, into.len()) };
         return finish(outcome, from, into.len()).map(drop);
     }
     kernel::read(from, into)
@@ -84,8 +83,7 @@ pub fn write(to: HostAddr, from: &[u8]) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
     if guard::is_signal() {
         // SAFETY: `from` is ours and as long as said; accesses to `to` are guarded.
-        let outcome =
-            unsafe { signal::urxe_mem_copy_out(to.0, from.as_ptr(), from.len(), signal::string_from()) };
+        let outcome = unsafe { signal::copy_out(to.0, from.as_ptr(), from.len()) };
         return finish(outcome, to, from.len()).map(drop);
     }
     kernel::write(to, from)
@@ -97,12 +95,15 @@ pub const CHUNK: usize = 4096;
 /// Shows a range of application memory to `look`, in pieces of at most [`CHUNK`] bytes that are copied out first: for a
 /// checksum over bytes which are sent from where they are.
 pub fn with_bytes(from: HostAddr, len: u64, mut look: impl FnMut(&[u8])) -> Result<(), Fault> {
-    let mut scratch = [std::mem::MaybeUninit::<u8>::uninit(); CHUNK];
+    /// Aligned, so that what reads it in vectors gets its values from single stores that are still in flight.
+    #[repr(align(64))]
+    struct Scratch([std::mem::MaybeUninit<u8>; CHUNK]);
+    let mut scratch = Scratch([std::mem::MaybeUninit::uninit(); CHUNK]);
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(CHUNK as u64) as usize;
         let at = HostAddr(from.0.checked_add(done).ok_or(Fault { addr: from.0 })?);
-        look(read_uninit(at, &mut scratch[..piece])?);
+        look(read_uninit(at, &mut scratch.0[..piece])?);
         done += piece as u64;
     }
     Ok(())
@@ -117,8 +118,7 @@ pub fn read_uninit(from: HostAddr, into: &mut [std::mem::MaybeUninit<u8>]) -> Re
         // SAFETY: `into` is ours and as long as said; accesses to `from` are guarded. Without a fault, all of it has been
         // written.
         return unsafe {
-            let outcome =
-                signal::urxe_mem_copy_in(into.as_mut_ptr().cast(), from.0, into.len(), signal::string_from());
+            let outcome = signal::copy_in(into.as_mut_ptr().cast(), from.0, into.len());
             finish(outcome, from, into.len())?;
             Ok(into.assume_init_mut())
         };

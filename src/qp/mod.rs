@@ -5,6 +5,7 @@
 //! send and completions. There is no socket, thread, clock or random number in here, so that a test or a simulation
 //! can run them at any speed, and a failure can be replayed.
 
+mod pace;
 pub mod recv;
 pub mod send;
 pub mod state;

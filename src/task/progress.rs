@@ -70,6 +70,7 @@ impl Progress {
 }
 
 fn run(core: &Core, waker: &Waker) {
+    crate::mem::guard::ready_thread();
     let mut nap = POLLING;
     let spin = core.config.spin.duration().as_nanos() as u64;
     let mut busy_until = Instant::ZERO;

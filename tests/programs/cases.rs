@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 
 use crate::harness::{self, PATIENCE, urxe};
 
+/// The one that is a crate.
+pub(crate) const SIDEWAY: &str = "sideway";
+
 pub(crate) struct Case {
-    /// The Debian package.
+    /// The Debian package, or [`SIDEWAY`].
     pub(crate) package: &'static str,
     pub(crate) program: &'static str,
     pub(crate) arguments: String,
@@ -34,7 +37,8 @@ enum Check {
 impl Case {
     /// As a test name: without spaces.
     pub(crate) fn name(&self) -> String {
-        self.command().replace([' ', '/'], "_")
+        let prefix = if self.package == SIDEWAY { "sideway_" } else { "" };
+        format!("{prefix}{}", self.command().replace([' ', '/'], "_"))
     }
 
     /// As a person would type it, but for the port that the test adds.
@@ -46,10 +50,15 @@ impl Case {
 
     pub(crate) fn run(&self) -> Result<(), String> {
         let arguments = self.arguments.split_whitespace();
-        let mut command = match self.kind {
-            Kind::Single => urxe(["run", "--", self.program]),
-            Kind::Pair => urxe(["pair", "--timeout", &PATIENCE.as_secs().to_string(), "--", self.program]),
+        let program = match self.package {
+            SIDEWAY => harness::sideway().join("bin").join(self.program),
+            _ => self.program.into(),
         };
+        let mut command = match self.kind {
+            Kind::Single => urxe(["run", "--"]),
+            Kind::Pair => urxe(["pair", "--timeout", &PATIENCE.as_secs().to_string(), "--"]),
+        };
+        command.arg(program);
         command.args(arguments).envs(self.env.iter().copied());
         if self.kind == Kind::Pair {
             command.args(["-p", &harness::free_port().to_string()]);
@@ -116,6 +125,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut cases = ibverbs_utils();
     cases.extend(perftest());
     cases.extend(ucx());
+    cases.extend(sideway());
     cases
 }
 
@@ -137,18 +147,7 @@ fn ibverbs_utils() -> Vec<Case> {
     let pingpongs: [(&str, &[&str]); 4] = [
         (
             "ibv_rc_pingpong",
-            &[
-                "",
-                "-g 0",
-                "-g 1",
-                "-e",
-                "-N",
-                "-t",
-                "-c",
-                "-e -t -N -c -g 0",
-                "-c -s 1000000 -n 50",
-                "-m 4096 -r 16",
-            ],
+            &["", "-g 0", "-e", "-N", "-t", "-c", "-e -t -N -c -g 0", "-c -s 1000000 -n 50", "-m 4096 -r 16"],
         ),
         ("ibv_uc_pingpong", &["", "-g 0", "-e", "-c", "-m 256"]),
         ("ibv_ud_pingpong", &["", "-g 0", "-e", "-c", "-s 1024"]),
@@ -313,5 +312,23 @@ fn ucx() -> Vec<Case> {
             cases.push(case("ucx_perftest", &arguments, &[], Kind::Pair, Check::UcxFinal));
         }
     }
+    cases
+}
+
+/// Examples of the crate of this name, as `cargo xtask test` installs them.
+fn sideway() -> Vec<Case> {
+    let case = |program, arguments: &str, kind, check| Case {
+        package: SIDEWAY,
+        program,
+        arguments: arguments.into(),
+        env: &[],
+        kind,
+        check,
+    };
+    let mut cases = vec![case("ibv_devinfo", "", Kind::Single, Check::Says(&["urxe0"]))];
+    for arguments in ["", "-t", "-s 100000 -n 100 -m 4096"] {
+        cases.push(case("rc_pingpong", arguments, Kind::Pair, Check::Pingpong));
+    }
+    cases.push(case("rc_pingpong_split", "", Kind::Pair, Check::Pingpong));
     cases
 }

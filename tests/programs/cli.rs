@@ -73,11 +73,12 @@ fn run_passes_on() -> Result<(), String> {
 }
 
 fn taken_address() -> Result<(), String> {
-    let taken =
-        std::net::UdpSocket::bind("127.77.0.1:4791").map_err(|e| format!("cannot take an address: {e}"))?;
-    fails(&["run", "--addr", "127.77.0.1", "--", "true"], 125, &["127.77.0.1", "taken"])?;
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.77.{high}.{low}");
+    let taken = std::net::UdpSocket::bind((address.as_str(), 4791)).map_err(|e| format!("{address}: {e}"))?;
+    fails(&["run", "--addr", &address, "--", "true"], 125, &[&address, "taken"])?;
     drop(taken);
-    let output = harness::run(&mut urxe(["run", "--addr", "127.77.0.1", "--", "true"]), PATIENCE)?;
+    let output = harness::run(&mut urxe(["run", "--addr", &address, "--", "true"]), PATIENCE)?;
     expect(output.code == Some(0) && output.text.is_empty(), &output, "success in silence")
 }
 
@@ -136,13 +137,21 @@ fn wait_until_gone(argument: &str) -> Result<(), String> {
 
 fn devices() -> Result<(), String> {
     let output = harness::run(urxe(["devices", "--mtu", "512"]).env("URXE_SPIN", "9us"), PATIENCE)?;
-    let row = |words: [&str; 3]| {
-        output.text.lines().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") == words.join(" "))
-    };
+    let row = |words| row_of(&output, words);
     let good = row(["mtu", "512", "flag --mtu"])
         && row(["spin", "9us", "environment URXE_SPIN"])
-        && row(["device", "urxe0", "default"]);
+        && row(["device", "urxe0", "default"])
+        && output.text.contains("GID[0]")
+        && output.text.contains("::ffff:127.0.");
     expect(good && output.code == Some(0), &output, "values with sources")?;
     let output = harness::run(&mut urxe(["devices", "--json"]), PATIENCE)?;
-    expect(output.code == Some(0) && output.text.contains("\"mtu\""), &output, "JSON")
+    expect(output.code == Some(0) && output.text.contains("\"mtu\""), &output, "JSON")?;
+    let output = harness::run(&mut urxe(["devices", "--addr", "192.0.2.1"]), PATIENCE)?;
+    let good = row_of(&output, ["addr", "192.0.2.1", "flag --addr"])
+        && output.text.contains("urxe: no device: 192.0.2.1");
+    expect(good && output.code == Some(125), &output, "the configuration and why there is no device")
+}
+
+fn row_of(output: &Output, words: [&str; 3]) -> bool {
+    output.text.lines().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") == words.join(" "))
 }

@@ -24,6 +24,11 @@ pub(crate) fn profile_folder() -> PathBuf {
     exe.ancestors().nth(2).expect("it is in target/<profile>/deps").into()
 }
 
+/// Where `cargo xtask test` installs the crate sideway.
+pub(crate) fn sideway() -> PathBuf {
+    profile_folder().with_file_name("sideway")
+}
+
 pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cases::{self, Case};
-use crate::harness::{profile_folder, repository};
+use crate::harness::{profile_folder, repository, sideway};
 
 const PASSES: &str = "passes";
 const FAILS: &str = "fails";
 const HEAD: &str = "\
 # Programs that run on urxe
 
-Unmodified, from Debian's packages. Programs in pairs run as `urxe pair -- PROGRAM ARGUMENTS`, the others as
+Unmodified: from Debian's packages, and the examples of the crate sideway. Programs in pairs run as `urxe pair -- PROGRAM ARGUMENTS`, the others as
 `urxe run -- PROGRAM ARGUMENTS`; a pair passes when both sides end with 0 and report results. This page is written by
 `cargo xtask test --write-docs` (tests/programs).
 ";
@@ -39,7 +39,7 @@ fn folder() -> PathBuf {
 fn text() -> String {
     let mut text = HEAD.to_owned();
     let cases = cases::all();
-    for package in ["ibverbs-utils", "perftest", "ucx-utils"] {
+    for package in ["ibverbs-utils", "perftest", "ucx-utils", cases::SIDEWAY] {
         text += &format!("\n## {package} {}\n\n| command | result |\n| --- | --- |\n", version(package));
         for case in cases.iter().filter(|c| c.package == package) {
             let result = fs::read_to_string(folder().join(case.name())).unwrap_or("not run".into());
@@ -50,6 +50,11 @@ fn text() -> String {
 }
 
 fn version(package: &str) -> String {
+    if package == cases::SIDEWAY {
+        let list = fs::read_to_string(sideway().join(".crates.toml")).unwrap_or_default();
+        let version = list.lines().find_map(|l| l.strip_prefix("\"sideway ")?.split(' ').next());
+        return version.unwrap_or("(not installed)").into();
+    }
     let output = Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]).output();
     match output {
         Ok(o) if o.status.success() => String::from_utf8_lossy(&o.stdout).into_owned(),

@@ -1,8 +1,7 @@
 //! Unmodified perftest on urxe, in a network namespace, against unmodified perftest on the kernel's rdma_rxe, in a VM.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -54,7 +53,7 @@ pub(crate) fn interop(urxe: &Path, filter: &str) -> Result<Outcome> {
         for more in text.lines().skip(1) {
             println!("        | {more}");
         }
-        let _ = writeln!(table, "{line}");
+        table += &format!("{line}\n");
     }
     drop(lab);
     let file = target()?.join("interop.txt");
@@ -131,8 +130,10 @@ fn cases() -> Vec<Case> {
             both(program, format!("{mtu}{arguments}"), "udp");
         }
     }
-    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_write_lat", "ib_read_lat"] {
-        both(program, "-m 4096 -a -n 10".into(), "udp");
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        for mtu in [1024, 4096] {
+            both(program, format!("-m {mtu} -a -n 10"), "udp");
+        }
     }
     for (program, arguments) in RC.iter().chain(&UC[..1]).chain(&UD[..1]) {
         both(program, arguments.to_string(), "raw");
@@ -226,7 +227,8 @@ fn gid_index(lab: &Lab, urxe: &Path) -> Result<String> {
 
 // ---- the lab -------------------------------------------------------------------------------------------------------
 
-/// The VM and the namespace. However this process ends, they go: another process waits for the end of a pipe.
+/// The VM and the namespace. However this process ends, they go: another process waits for the end of a pipe, and if no
+/// word comes before it, for a start that may still be under way.
 struct Lab {
     script: PathBuf,
     keeper: Child,
@@ -245,7 +247,7 @@ impl Lab {
         }
         checked(Self::command(&script, &["build"]))?;
         let keeper = Command::new("bash")
-            .args(["-c", r#"cat >/dev/null; "$1" stop; ip netns del "$2""#, "keeper"])
+            .args(["-c", r#"read -r end || sleep 2; "$1" stop; ip netns del "$2""#, "keeper"])
             .arg(&script)
             .arg(NAMESPACE)
             .envs(settings())
@@ -278,7 +280,9 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
+        if let Some(mut pipe) = self.keeper.stdin.take() {
+            let _ = pipe.write_all(b"end\n");
+        }
         let _ = self.keeper.wait();
     }
 }

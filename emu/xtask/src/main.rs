@@ -135,6 +135,7 @@ fn test(write_docs: bool) -> Result {
     let done = |result: Result| result.map(|()| End::Passed);
 
     step("packages", &|| done(packages::install(packages::ALL)));
+    step("sideway", &|| done(sideway()));
     step("format", &|| {
         component("fmt", "rustfmt")?;
         done(cargo(&["fmt", "--all", "--check"]))
@@ -187,6 +188,23 @@ fn tests(write_docs: bool) -> Result {
         result = result.and(cargo(&line));
     }
     result
+}
+
+/// A Rust client of verbs, whose examples are among the tested programs. It opens the library with dlopen.
+const SIDEWAY: &str = "0.4.3";
+
+/// Builds sideway's examples as they are published, once: that takes minutes.
+fn sideway() -> Result {
+    let folder = target()?.join("sideway");
+    if folder.join("bin/rc_pingpong").exists() {
+        return Ok(());
+    }
+    packages::install(&[Package::Cmake, Package::Libclang])?;
+    let (root, build) = (folder.display().to_string(), folder.join("build").display().to_string());
+    let examples = ["--example", "rc_pingpong", "--example", "rc_pingpong_split", "--example", "ibv_devinfo"];
+    let install =
+        ["install", "sideway", "--version", SIDEWAY, "--debug", "--root", &root, "--target-dir", &build];
+    cargo(&[&install[..], &examples[..]].concat())
 }
 
 /// A part of the toolchain that a minimal installation lacks.

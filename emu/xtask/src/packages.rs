@@ -1,6 +1,6 @@
 //! Programs and headers that come with the system's package manager.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Result, is_root, run, succeeds};
 
@@ -15,9 +15,11 @@ pub(crate) enum Package {
     RdmacmHeaders,
     Compiler,
     Iproute2,
+    Cmake,
+    Libclang,
 }
 
-/// What the tests use.
+/// What the tests use, but for what building [`crate::sideway`] needs.
 pub(crate) const ALL: &[Package] = &[
     Package::Perftest,
     Package::IbverbsUtils,
@@ -41,11 +43,16 @@ impl Package {
             Self::RdmacmHeaders => "/usr/include/rdma/rdma_cma.h",
             Self::Compiler => "cc",
             Self::Iproute2 => "ip",
+            Self::Cmake => "cmake",
+            Self::Libclang => "libclang.so",
         }
     }
 
     fn is_installed(self) -> bool {
         let proof = self.proof();
+        if self == Self::Libclang {
+            return library_folders().any(|folder| folder.join(proof).exists());
+        }
         if proof.starts_with('/') {
             return Path::new(proof).exists();
         }
@@ -74,6 +81,8 @@ impl Package {
             }
             Self::Compiler => ["gcc libc6-dev", "gcc", "gcc", "gcc", "gcc musl-dev"],
             Self::Iproute2 => ["iproute2", "iproute", "iproute2", "iproute2", "iproute2"],
+            Self::Cmake => ["cmake"; 5],
+            Self::Libclang => ["libclang-dev", "clang-devel", "clang-devel", "clang", "clang-dev"],
         };
         match manager.program {
             "apt-get" => apt,
@@ -83,6 +92,16 @@ impl Package {
             _ => apk,
         }
     }
+}
+
+/// Where distributions put libclang.
+fn library_folders() -> impl Iterator<Item = PathBuf> {
+    let subfolders =
+        |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    ["/usr/lib", "/usr/lib64"].into_iter().flat_map(move |folder| {
+        let below = subfolders(folder).flat_map(|path| [path.join("lib"), path]);
+        below.chain([folder.into()])
+    })
 }
 
 struct Manager {

@@ -49,7 +49,7 @@ impl UdpLink {
         Ok(rx.len())
     }
 
-    fn accept(&self, rx: &mut RxBatch, start: usize, incoming: Incoming) {
+    pub(super) fn accept(&self, rx: &mut RxBatch, start: usize, incoming: Incoming) {
         if let Some(total) = incoming.overflow {
             let seen = self.overflow_seen.swap(total, Relaxed);
             self.counters.rx_overflow.add(u64::from(total.wrapping_sub(seen)));

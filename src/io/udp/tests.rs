@@ -301,3 +301,17 @@ fn wait_ends_by_packet_by_waker_and_by_time() {
     assert_eq!(a.send_runs(Message::default().run(&path(&a, &b), &bytes, 20, 20).view()), DONE(1));
     assert_eq!(wait(&b, &waker, None).unwrap(), Ready { link: true, woken: false });
 }
+
+#[test]
+fn a_truncated_datagram_is_counted_and_dropped() {
+    let (a, b) = (open("127.0.0.1"), open("127.0.0.1"));
+    let bytes = pattern(100);
+    let message = Message::default().run(&path(&a, &b), &bytes, 100, 100);
+    assert_eq!(a.send_runs(message.view()), DONE(1));
+    let mut rx = RxBatch::new(2);
+    // No real datagram is longer than a buffer, so this one is read into a short one.
+    let (free, start) = rx.free();
+    let incoming = sys::receive(&b.socket, &mut free[..60]).unwrap();
+    b.accept(&mut rx, start, incoming);
+    assert_eq!((rx.len(), b.counters().rx_truncated.value(), b.counters().rx_datagrams.value()), (0, 1, 0));
+}

@@ -9,9 +9,9 @@
 //!   needs no per-thread state, so it works in any thread, on any stack and in a child after `fork`, and costs nothing
 //!   until a fault happens.
 //! - [`GuardMode::Kernel`]: `process_vm_readv` and `process_vm_writev` on ourselves. They return EFAULT, at the price of
-//!   a system call for each copy. For programs that insist on owning the signals, and for threads that block
-//!   SIGSEGV (a synchronous fault there kills the process whatever its handlers are). Its atomics have
-//!   a gap that user space cannot close: see [`kernel`].
+//!   a system call for each copy (0.4 µs against 2 ns, for 64 bytes). For programs that insist on owning the signals
+//!   or on blocking them (see [`ready_thread`]). Its atomics have a gap that user space cannot close: see
+//!   [`kernel`].
 //!
 //! Handlers are installed by the first registration of memory, never earlier, and re-checked by each later
 //! one. A program that installs its own afterwards would displace them, so the drop-in library sends its `sigaction` and
@@ -70,6 +70,28 @@ pub fn ensure() {
     if MODE.load(Ordering::Acquire) != WANT_KERNEL && x86_64::ensure() {
         // Only from WANT_SIGNAL: a concurrent set_mode(Kernel) must win.
         let _ = MODE.compare_exchange(WANT_SIGNAL, SIGNAL, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// Makes sure that the calling thread can take a guarded fault: a thread that blocks SIGSEGV is killed by one, with its
+/// process. Programs do create threads with all signals blocked and poll completion queues in them.
+///
+/// To be called where a program's thread enters the device, and at the start of our own threads (which block every
+/// signal but these two). After the first time in a thread this is one look at a thread-local. It does nothing
+/// while the mode is not [`GuardMode::Signal`].
+#[inline]
+pub fn ready_thread() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        thread_local! {
+            static READY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+        }
+        READY.with(|ready| {
+            if !ready.get() && is_signal() {
+                x86_64::unblock();
+                ready.set(true);
+            }
+        });
     }
 }
 

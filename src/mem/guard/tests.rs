@@ -551,6 +551,32 @@ mod chaining {
         assert_eq!(end, End::Exit(0));
     }
 
+    #[test]
+    fn a_thread_that_blocks_everything_survives_once_it_is_ready() {
+        for ready in [false, true] {
+            let end = in_child(|| {
+                defaults();
+                ensure();
+                let threads = std::thread::spawn(move || {
+                    // SAFETY: the mask of this thread only.
+                    unsafe {
+                        let mut all: libc::sigset_t = std::mem::zeroed();
+                        libc::sigfillset(&raw mut all);
+                        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+                    }
+                    if ready {
+                        ready_thread();
+                    }
+                    assert_guarded();
+                    ready_thread();
+                    assert_guarded();
+                });
+                threads.join().unwrap();
+            });
+            assert_eq!(end, if ready { End::Exit(0) } else { End::Signal(libc::SIGSEGV) });
+        }
+    }
+
     static PREDECESSOR: AtomicU64 = AtomicU64::new(0);
 
     /// As UCX does it: notes the fault, then hands on to whoever was there before.

@@ -26,14 +26,20 @@ pub(in crate::mem) struct Outcome {
 
 unsafe extern "C" {
     /// Copies into memory of ours. May read and write a byte twice.
-    pub(in crate::mem) fn urxe_mem_copy_in(to: *mut u8, from: u64, len: usize, string_from: usize)
-    -> Outcome;
+    pub(in crate::mem) fn urxe_mem_copy_in(
+        to: *mut u8,
+        from: u64,
+        len: usize,
+        string_from: usize,
+        wide: bool,
+    ) -> Outcome;
     /// Copies out of memory of ours: no byte is written twice, stores are naturally aligned, the last word is last.
     pub(in crate::mem) fn urxe_mem_copy_out(
         to: u64,
         from: *const u8,
         len: usize,
         string_from: usize,
+        wide: bool,
     ) -> Outcome;
     /// Compare and swap of an aligned word; the old value.
     pub(in crate::mem) fn urxe_mem_compare_swap(at: u64, compare: u64, swap: u64) -> Outcome;
@@ -48,19 +54,43 @@ unsafe extern "C" {
 
 global_asm!(include_str!("copy_x86_64.s"));
 
-/// From this length on, `rep movsb` beats the SSE loop; never, on processors without fast strings.
+/// From this length on, `rep movsb` beats the loops; never, on processors without fast strings.
 static STRING_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Whether the processor and the kernel have AVX.
+static WIDE: AtomicBool = AtomicBool::new(false);
 
+/// [`urxe_mem_copy_in`] in the way that suits this processor.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes; they are initialised unless the outcome is a fault.
 #[inline(always)]
-pub(in crate::mem) fn string_from() -> usize {
-    STRING_FROM.load(Ordering::Relaxed)
+pub(in crate::mem) unsafe fn copy_in(to: *mut u8, from: u64, len: usize) -> Outcome {
+    // SAFETY: by the caller; what is at `from` is guarded.
+    unsafe {
+        urxe_mem_copy_in(to, from, len, STRING_FROM.load(Ordering::Relaxed), WIDE.load(Ordering::Relaxed))
+    }
 }
 
-fn detect_fast_strings() {
+/// [`urxe_mem_copy_out`] in the way that suits this processor.
+///
+/// # Safety
+/// `from` is valid for reads of `len` bytes.
+#[inline(always)]
+pub(in crate::mem) unsafe fn copy_out(to: u64, from: *const u8, len: usize) -> Outcome {
+    // SAFETY: by the caller; what is at `to` is guarded.
+    unsafe {
+        urxe_mem_copy_out(to, from, len, STRING_FROM.load(Ordering::Relaxed), WIDE.load(Ordering::Relaxed))
+    }
+}
+
+fn detect_processor() {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     const ERMS: u32 = 1 << 9;
+    let wide = std::arch::is_x86_feature_detected!("avx");
+    WIDE.store(wide, Ordering::Relaxed);
     if __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & ERMS != 0 {
-        STRING_FROM.store(2048, Ordering::Relaxed);
+        // Measured on Sapphire Rapids: level with the AVX loop at 4 KiB, ahead of the SSE loop from 2 KiB.
+        STRING_FROM.store(if wide { 4096 } else { 2048 }, Ordering::Relaxed);
     }
 }
 
@@ -159,7 +189,7 @@ struct Lock {
 
 impl Lock {
     fn take() -> Self {
-        let blocked_before = sigprocmask_set(u64::MAX);
+        let blocked_before = change_mask(libc::SIG_SETMASK, u64::MAX);
         while LOCKED.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             std::hint::spin_loop();
         }
@@ -175,7 +205,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         LOCKED.store(false, Ordering::Release);
-        sigprocmask_set(self.blocked_before);
+        change_mask(libc::SIG_SETMASK, self.blocked_before);
     }
 }
 
@@ -198,19 +228,18 @@ unsafe fn syscall4(number: i64, a: usize, b: usize, c: usize, d: usize) -> isize
     result
 }
 
-fn sigprocmask_set(mask: u64) -> u64 {
+fn change_mask(how: c_int, mask: u64) -> u64 {
     let mut old = 0_u64;
     // SAFETY: both sets are 8 bytes, as the last argument says.
     unsafe {
-        syscall4(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK as usize,
-            &raw const mask as usize,
-            &raw mut old as usize,
-            8,
-        );
+        syscall4(libc::SYS_rt_sigprocmask, how as usize, &raw const mask as usize, &raw mut old as usize, 8);
     }
     old
+}
+
+/// See [`super::ready_thread`].
+pub(super) fn unblock() {
+    change_mask(libc::SIG_UNBLOCK, SIGNALS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1)));
 }
 
 fn read_action(signal: c_int) -> Option<Action> {
@@ -248,7 +277,7 @@ pub(super) fn ensure() -> bool {
         return true;
     }
     let mut lock = Lock::take();
-    detect_fast_strings();
+    detect_processor();
     let first = !INSTALLED.load(Ordering::Relaxed);
     let mut done = true;
     for (i, &signal) in SIGNALS.iter().enumerate() {

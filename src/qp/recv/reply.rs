@@ -6,6 +6,7 @@ use super::RecvSide;
 use crate::ids::{PKey, Psn, RKey};
 use crate::mem::{Access, Key, Memory, copy};
 use crate::qp::checksum;
+use crate::qp::pace::Pace;
 use crate::qp::{Cause, Failure, Notices, Progress};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, WcStatus};
@@ -56,13 +57,20 @@ impl Reply {
 }
 
 /// The replies that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Replies {
+    pace: Pace,
     queue: VecDeque<Reply>,
     /// Replies of the queue that are in the present batch, complete.
     emitted: usize,
     /// For each packet of the present batch: which reply, and which packet of it.
     packets: Vec<(usize, u32)>,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self { pace: Pace::new(), queue: VecDeque::new(), emitted: 0, packets: Vec::new() }
+    }
 }
 
 impl Replies {
@@ -110,8 +118,11 @@ impl Replies {
             }
             _ => false,
         });
-        if waits && matches!(reply.kind, Kind::Read(_)) {
-            return;
+        if matches!(reply.kind, Kind::Read(_)) {
+            if waits {
+                return;
+            }
+            self.pace.slow_down();
         }
         let begun = self.queue.iter().skip(self.emitted).take_while(|r| match r.kind {
             Kind::Read(job) => job.next > 0,
@@ -153,6 +164,16 @@ impl RecvSide {
         !self.replies.is_empty()
     }
 
+    /// When READ responses that are held back may go on; [`Instant::NEVER`] if none are.
+    pub fn deadline(&self) -> Instant {
+        match self.replies.queue.front() {
+            Some(Reply { kind: Kind::Read(_), .. }) if self.replies.pace.not_before() > self.now => {
+                self.replies.pace.not_before()
+            }
+            _ => Instant::NEVER,
+        }
+    }
+
     /// Fills `batch` with replies. Afterwards [`handle_sent`](Self::handle_sent) must hear how many packets left.
     pub fn poll_transmit(
         &mut self,
@@ -166,7 +187,15 @@ impl RecvSide {
         let Some(path) = accept.path.clone() else { return Progress::Wait };
         let (dest, mtu) = (accept.dest_qpn, accept.mtu.bytes());
         while let Some(reply) = self.replies.queue.get(self.replies.emitted).copied() {
+            let read = matches!(reply.kind, Kind::Read(_));
+            if read && now < self.replies.pace.not_before() {
+                return Progress::Wait;
+            }
             if !batch.has_room(mtu as usize) {
+                if read && self.replies.pace.is_slow() {
+                    self.replies.pace.pause(now);
+                    return Progress::Wait;
+                }
                 return Progress::More;
             }
             let index = self.replies.emitted;
@@ -215,6 +244,9 @@ impl RecvSide {
                         if job.next < job.packets {
                             continue;
                         }
+                    }
+                    if !job.again {
+                        self.replies.pace.speed_up();
                     }
                 }
             }

@@ -287,6 +287,10 @@ impl SendSide {
         if let Some(until) = self.rnr_until {
             return until;
         }
+        if self.kind != QpType::Rc {
+            let waits = self.next < self.wqes.len() && self.state == QpState::Rts;
+            return if waits { self.pace.not_before() } else { Instant::NEVER };
+        }
         self.timers.ack.min(self.timers.probe)
     }
 

@@ -7,6 +7,7 @@ mod requester;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::pace::Pace;
 use super::window::{PACKET_OVERHEAD, Window};
 use super::{Cause, Failure, Notices, SgeList, ack_timeout_ns};
 use crate::cq::{Cq, Ticket};
@@ -157,6 +158,9 @@ pub struct SendSide {
     rewound: Option<(Psn, Instant)>,
     rtt_probe: Option<(Psn, Instant)>,
     stuck: Option<Stuck>,
+    /// Of unreliable queue pairs, and what they sent since the last pause.
+    pace: Pace,
+    burst: u32,
     notify_drained: bool,
 
     /// Completions that are not in the queue yet, with the position of their request.
@@ -201,6 +205,8 @@ impl SendSide {
             rewound: None,
             rtt_probe: None,
             stuck: None,
+            pace: Pace::new(),
+            burst: 0,
             notify_drained: false,
             done: Vec::new(),
             now: Instant::ZERO,

@@ -20,6 +20,10 @@ const MAX_OUTSTANDING: i32 = 1 << 21;
 /// How long after a packet the tail is probed, at least.
 const PROBE_FLOOR: u64 = 4_000_000;
 
+/// What an unreliable queue pair sends between pauses, in bytes of full packets.
+const SLOW_BURST: u32 = 64 * 1024;
+const FAST_BURST: u32 = 256 * 1024;
+
 /// Why the requester does not go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Blocked {
@@ -35,6 +39,8 @@ enum Blocked {
     Draining,
     /// The request failed here; the ones before it are outstanding.
     Stuck,
+    /// The receiver of unreliable messages cannot keep up.
+    Pace,
 }
 
 /// One packet of a request.
@@ -93,7 +99,7 @@ impl SendSide {
         Progress::Wait
     }
 
-    /// What keeps the requester from sending its next packet. On unreliable queue pairs only SQD does.
+    /// What keeps the requester from sending its next packet.
     fn blocked(&self) -> Option<Blocked> {
         let wqe = self.wqes.get(self.next)?;
         let conn = self.conn.as_ref()?;
@@ -102,7 +108,7 @@ impl SendSide {
             return Some(Blocked::Draining);
         }
         if self.kind != QpType::Rc {
-            return None;
+            return (self.now < self.pace.not_before()).then_some(Blocked::Pace);
         }
         if self.rnr_until.is_some() {
             return Some(Blocked::Rnr);
@@ -325,6 +331,7 @@ impl SendSide {
         self.next_psn = psn.plus(packets);
         if self.kind != QpType::Rc {
             self.max_psn = self.next_psn;
+            self.count_burst();
             return;
         }
         self.set_sent_charge(charge);
@@ -336,6 +343,30 @@ impl SendSide {
         }
         if was_idle || self.timers.probe == Instant::NEVER {
             self.arm_timers();
+        }
+    }
+
+    /// Unreliable: a few batches at a time, so that a complaint of the receiver is heard in between.
+    fn count_burst(&mut self) {
+        let mtu = self.conn.as_ref().map_or(0, |c| c.mtu.bytes());
+        self.burst += mtu;
+        let most = if self.pace.is_slow() { SLOW_BURST } else { FAST_BURST };
+        if self.burst >= most {
+            self.burst = 0;
+            self.pace.speed_up();
+            self.pace.pause(self.now);
+        }
+    }
+
+    /// A congestion notification packet: the receiver's queue grows.
+    pub fn handle_congestion(&mut self, now: Instant) {
+        self.now = now;
+        if self.kind == QpType::Rc {
+            if let Some(conn) = &self.conn {
+                conn.window.cut(now);
+            }
+        } else {
+            self.pace.slow_down();
         }
     }
 
