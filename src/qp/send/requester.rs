@@ -326,7 +326,8 @@ impl SendSide {
 
     /// Books packets as sent and arms the timers.
     fn sent(&mut self, packets: u32, charge: u64) {
-        let was_idle = self.next_psn == self.una;
+        // Going back to the oldest packet is not idleness: the ACK timeout goes on until there is progress.
+        let was_idle = self.max_psn == self.una;
         let psn = self.next_psn;
         self.next_psn = psn.plus(packets);
         if self.kind != QpType::Rc {
