@@ -264,6 +264,10 @@ impl Device {
         let c = &self.core.counters;
         c.all().chain(self.core.link.counters().all()).collect()
     }
+    /// Bytes in flight to a peer, headers included; 0 if there is no queue pair that talks to it.
+    pub fn in_flight(&self, peer: IpAddr) -> i64 {
+        self.core.windows.lock().get(&peer).and_then(Weak::upgrade).map_or(0, |w| w.in_flight())
+    }
     /// Queue pairs that exist.
     pub fn queue_pairs(&self) -> usize {
         self.core.qps.len()
