@@ -447,22 +447,28 @@ impl RecvSide {
                     notices.failures.push(Failure { qpn: self.qpn, wr_id, status, cause });
                     notices.fatal = true;
                 }
-                Refusal::Nak(..) | Refusal::Drop => self.drops.unreliable += 1,
+                Refusal::Nak(..) | Refusal::Drop => {
+                    if !self.drop_message() {
+                        self.drops.unreliable += 1;
+                    }
+                }
             }
             self.epsn = psn.plus(1);
             self.message = if info.position.is_end() { Message::None } else { Message::Skip };
         }
     }
 
-    /// Gives up the message that is being received; its receive is used for the next one.
-    fn drop_message(&mut self) {
-        if let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) {
-            self.drops.unreliable += 1;
-            match &mut self.receives {
-                Receives::Own(queue) => queue.push_front(wqe),
-                Receives::Shared(srq) => srq.put_back(wqe),
-            }
+    /// Gives up the message that is being received; its receive is used for the next one. Returns whether it had one.
+    fn drop_message(&mut self) -> bool {
+        let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) else {
+            return false;
+        };
+        self.drops.unreliable += 1;
+        match &mut self.receives {
+            Receives::Own(queue) => queue.push_front(wqe),
+            Receives::Shared(srq) => srq.put_back(wqe),
         }
+        true
     }
 
     fn handle_datagram(
