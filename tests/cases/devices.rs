@@ -13,7 +13,7 @@ use urxe::io::impair::Impairments;
 use urxe::io::sim::{Event, SimLink, SimNet};
 use urxe::io::{Counters, Limits, Link, Runs, RxBatch, SendOutcome};
 use urxe::verbs::{
-    AsyncEvent, AttrMask, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    AsyncEvent, AttrMask, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge,
     UdDest, WcOpcode, WcStatus,
 };
 use urxe::wire::Opcode;
@@ -409,4 +409,77 @@ fn a_solicited_message_notifies_who_waits_for_solicited_ones_only() {
     a.post_with(3, SendOp::Send, SendFlags::SOLICITED, &[]);
     world.quiesce(SECOND);
     assert_eq!(seen(), 1, "armed once, notified once");
+}
+
+#[test]
+fn the_first_message_of_a_peer_that_is_ready_sooner_is_received_and_told() {
+    // IBA 10.3.1: in RTR packets are received and answered; the program hears that the connection is established.
+    let mut world = World::new(1, perfect(), 2);
+    let a = End::new(&world.devices[0], EndInit::default());
+    let b = End::new(&world.devices[1], EndInit::default());
+    let wiring = Wiring::default();
+    connect(&a.qp, (b.ip, &b.qp), &wiring);
+    to_init(&b.qp, &wiring);
+    b.recv(1, &[b.sge(0, 8)]);
+    b.recv(2, &[b.sge(0, 8)]);
+    crate::harness::to_rtr(&b.qp, (a.ip, &a.qp), &wiring);
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]);
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]);
+    world.run_until("the messages", SECOND, |_| a.cq.len() == 2);
+    assert_eq!(b.poll().len(), 2);
+    assert_eq!(b.events.take(), [AsyncEvent::CommEstablished(b.qp.number())], "once");
+    crate::harness::to_rts(&b.qp, &wiring);
+    assert_eq!(b.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_device_talks_to_itself_and_a_queue_pair_to_itself() {
+    let mut world = World::new(1, Impairments { loss: 0.05, ..perfect() }, 1);
+    let a = End::new(&world.devices[0], EndInit::default());
+    let b = End::new(&world.devices[0], EndInit::default());
+    let own = End::new(&world.devices[0], EndInit::default());
+    connect(&a.qp, (b.ip, &b.qp), &Wiring::default());
+    connect(&b.qp, (a.ip, &a.qp), &Wiring::default());
+    connect(&own.qp, (own.ip, &own.qp), &Wiring::default());
+    let bytes = Rng(1).bytes(20_000);
+    for (from, to) in [(&a, &b), (&b, &a), (&own, &own)] {
+        from.buf.write(0, &bytes);
+        to.recv(1, &[to.sge(30_000, 20_000)]);
+        from.post(2, SendOp::Send, &[from.sge(0, 20_000)]);
+        from.post(3, SendOp::Read(to.remote(30_000)), &[from.sge(0, 20_000)]);
+        let mut done = Vec::new();
+        world.run_until("all", 10 * SECOND, |_| {
+            done.extend(from.poll());
+            done.extend(to.poll());
+            done.len() == 3
+        });
+        done.iter().for_each(|wc| _ = good(wc));
+        assert!(to.buf.read(30_000, 20_000) == bytes && from.buf.read(0, 20_000) == bytes);
+    }
+}
+
+#[test]
+fn a_message_of_two_gigabytes_is_possible_and_a_longer_one_is_not() {
+    // 32 elements of the same 64 MiB: the most that a message can be, without the memory for it.
+    const PART: usize = 64 << 20;
+    let mut world = World::new(1, perfect(), 2);
+    world.net.keep_trace(50);
+    let init = EndInit { bytes: PART, ..EndInit::default() };
+    let wiring = Wiring { mtu: Mtu::B4096, ..Wiring::default() };
+    let (a, b) = pair(&world, &init, &wiring);
+    let bytes = Rng(9).bytes(PART);
+    a.buf.write(0, &bytes);
+    let (from, to) = (vec![a.sge(0, PART); 32], vec![b.sge(0, PART); 32]);
+    b.recv(1, &to);
+    a.post(2, SendOp::Send, &from);
+    world.run_until("the message", 600 * SECOND, |_| !a.cq.is_empty() && !b.cq.is_empty());
+    good(&a.poll()[0]);
+    assert_eq!(good(&b.poll()[0]), (1, WcOpcode::Recv, 1 << 31));
+    assert!(b.buf.read(0, PART) == bytes);
+
+    let mut longer = vec![a.sge(0, PART); 31];
+    longer.push(Sge { len: PART as u32 + 1, ..a.sge(0, PART) });
+    let wr = SendWr { id: 3, op: SendOp::Send, flags: SendFlags::default(), sges: &longer, ud: None };
+    let error = a.qp.post_send([wr]).unwrap_err();
+    assert_eq!(error, (0, PostError::TooLong { have: (1 << 31) + 1, max: 1 << 31 }));
 }

@@ -9,7 +9,10 @@ mod harness;
 #[allow(dead_code)]
 mod bench;
 mod devices;
+mod fuzz;
+mod hostile;
 mod states;
+mod threads;
 mod responder;
 mod requester;
 mod wire;

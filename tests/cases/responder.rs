@@ -481,6 +481,17 @@ fn an_unreliable_message_with_a_hole_is_dropped_whole_and_its_receive_is_used_fo
 }
 
 #[test]
+fn an_unreliable_message_with_an_illegal_packet_keeps_its_receive_for_the_next() {
+    let mut r = Responder::new(QpType::Uc, |_| {});
+    r.post(1, &[r.mem.sge(0, 1024)]);
+    r.hears(&request(Opcode::UcSendFirst, P, &[1; MTU]));
+    r.hears(&request(Opcode::UcSendMiddle, P + 1, &[1; 8]));
+    r.hears(&request(Opcode::UcSendOnly, P + 2, &[2; 8]));
+    let done = r.completions();
+    assert_eq!(done.iter().map(|wc| (wc.id, wc.byte_len)).collect::<Vec<_>>(), [(1, 8)]);
+}
+
+#[test]
 fn an_unreliable_request_without_access_is_dropped_without_an_answer() {
     let mut r = Responder::new(QpType::Uc, |_| {});
     r.hears(&rdma(Opcode::UcRdmaWriteOnly, P, r.mem.nowhere(), 4, b"data"));

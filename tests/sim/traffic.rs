@@ -47,7 +47,7 @@ pub(crate) struct Totals {
 }
 
 const SLOT_EXTRA: usize = 64;
-const SLOTS: usize = 12;
+const SLOTS: usize = 20;
 const SOURCE: usize = 4 << 20;
 
 /// Memory for receives and READs, a slot each.
@@ -462,7 +462,10 @@ impl Traffic<'_> {
             sges = f.arena.sges(rng, &place);
             answer = Some((place, f.model[range.0..range.1].to_vec()));
         }
-        let word = u64::from_ne_bytes(f.model[at & !7..][..8].try_into().unwrap());
+        let word = match kind {
+            5.. => u64::from_ne_bytes(f.model[range.0..range.1].try_into().unwrap()),
+            _ => 0,
+        };
         let (op, opcode) = match kind {
             0 => (SendOp::Send, WcOpcode::Send),
             1 => (SendOp::SendImm(immediate), WcOpcode::Send),
