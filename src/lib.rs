@@ -8,7 +8,7 @@ pub mod cq;
 pub mod device;
 pub mod ids;
 pub mod io;
-pub mod log;
+mod log;
 pub mod mem;
 pub mod qp;
 pub mod srq;

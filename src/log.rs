@@ -1,36 +1,9 @@
-//! Messages for people: off, on standard error, or in a file. The device lives in other people's programs, so without
-//! being asked it says nothing.
+//! Messages for people go through `tracing`; who embeds the device decides where they end up. Here is only what keeps
+//! them few.
 
-use std::fs::OpenOptions;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracing::level_filters::LevelFilter;
-
-use crate::config::{Config, LogLevel};
 use crate::time::Instant;
-
-/// Starts logging as the configuration says. Only the first call in a process has an effect.
-pub fn init(config: &Config) -> io::Result<()> {
-    let level = match config.log {
-        LogLevel::Off => return Ok(()),
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
-    // A second device of the process logs where the first does.
-    let _ = match &config.log_file {
-        Some(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
-            builder.with_writer(file).try_init()
-        }
-        None => builder.with_writer(io::stderr).without_time().try_init(),
-    };
-    Ok(())
-}
 
 /// Lets a few messages a second through and counts the rest: a program whose every request fails is told so, but is not
 /// slowed down by it.

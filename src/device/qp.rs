@@ -129,6 +129,8 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        // The peer waits for acknowledgements of what has completed here.
+        self.qp.run_replies(&self.core, self.core.clock.now());
         self.core.qps.remove(self.qp.number);
         self.qp.enter(QpState::Reset, false);
     }

@@ -1,0 +1,295 @@
+//! The private tree: real files in a folder of the user, so that every libc function works on them.
+//!
+//! A tree is written once, named by a hash of its contents, and never changed: processes that describe the
+//! same device share it, and whoever loses the race to create it uses the winner's. The number of trees is
+//! bounded: making one removes those that have not been used for a day, and the oldest above a limit.
+
+use std::ffi::{CStr, CString, OsString};
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::facts::Facts;
+
+/// Trees older than this are removed when another one is made.
+const UNUSED: Duration = Duration::from_secs(24 * 60 * 60);
+/// A tree that is being made is older than this only if its maker died.
+const ABANDONED: Duration = Duration::from_secs(60);
+/// How many trees there may be at most.
+const LIMIT: usize = 512;
+
+/// The tree in use and its sysfs folder. Leaked, as it lives until the process ends.
+struct Tree {
+    root: CString,
+    sysfs: CString,
+    facts: Facts,
+}
+
+// No lock: a child forked while another thread held it could never look at a path again. Two threads may make
+// the same tree at the same time, which is harmless.
+static TREE: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
+
+/// The root of the tree, which is made if it does not exist. `None` if no folder can be written.
+pub fn root() -> Option<&'static CStr> {
+    current().map(|tree| tree.root.as_c_str())
+}
+
+/// The `sys` folder of the tree.
+pub fn sysfs() -> Option<&'static CStr> {
+    current().map(|tree| tree.sysfs.as_c_str())
+}
+
+/// Describes another device from now on: called when the device is opened and its address is known.
+pub fn describe(facts: &Facts) {
+    if let Some(tree) = make(facts) {
+        TREE.store(Box::into_raw(Box::new(tree)), Ordering::Release);
+    }
+}
+
+fn current() -> Option<&'static Tree> {
+    let known = TREE.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: what is stored is a leaked box.
+        let tree = unsafe { &*known };
+        if Path::new(std::ffi::OsStr::from_bytes(tree.root.to_bytes())).exists() {
+            return Some(tree);
+        }
+        // Someone removed it under us (a cleaner of /tmp): make it again.
+    }
+    // SAFETY: null or a leaked box.
+    let facts = unsafe { known.as_ref() }.map_or_else(Facts::before_open, |tree| tree.facts.clone());
+    let made = Box::into_raw(Box::new(make(&facts)?));
+    match TREE.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: leaked, as above.
+        Ok(_) => Some(unsafe { &*made }),
+        Err(other) => {
+            // SAFETY: `made` was not shared; `other` is a leaked box.
+            unsafe {
+                drop(Box::from_raw(made));
+                Some(&*other)
+            }
+        }
+    }
+}
+
+/// Makes the tree of some facts, or finds it made.
+fn make(facts: &Facts) -> Option<Tree> {
+    let result = private_folder().and_then(|folder| make_in(&folder, facts));
+    match result {
+        Ok(path) => {
+            let root = CString::new(path.as_os_str().as_bytes()).ok()?;
+            let sysfs = CString::new(path.join("sys").as_os_str().as_bytes()).ok()?;
+            Some(Tree { root, sysfs, facts: facts.clone() })
+        }
+        Err(error) => {
+            tracing::warn!(
+                "no folder for the device's files ({error}): programs that look for them find none"
+            );
+            None
+        }
+    }
+}
+
+/// A folder that only this user can write to: in `$XDG_RUNTIME_DIR`, else in the temporary folder.
+pub(crate) fn private_folder() -> io::Result<PathBuf> {
+    // SAFETY: geteuid cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    if let Some(runtime) = runtime
+        && runtime.is_absolute()
+        && let Ok(folder) = own_folder(&runtime.join("urxe"), user)
+    {
+        return Ok(folder);
+    }
+    own_folder(Path::new(&format!("/tmp/urxe-{user}")), user)
+}
+
+/// Makes the folder if needed and refuses one that another user could have prepared.
+fn own_folder(folder: &Path, user: u32) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let metadata = fs::symlink_metadata(folder)?;
+    if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
+        let text = format!("{} is not a folder of this user alone", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    folder.canonicalize()
+}
+
+pub(crate) fn make_in(folder: &Path, facts: &Facts) -> io::Result<PathBuf> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let entries = entries(facts);
+    let mut hasher = std::hash::DefaultHasher::new();
+    entries.hash(&mut hasher);
+    let tree = folder.join(format!("tree-{:016x}", hasher.finish()));
+    if tree.is_dir() {
+        touch(&tree);
+        return Ok(tree);
+    }
+    let unfinished =
+        folder.join(format!("new-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    // The name may be there from an earlier process of that number.
+    _ = fs::remove_dir_all(&unfinished);
+    let written = write(&unfinished, &entries).and_then(|()| match fs::rename(&unfinished, &tree) {
+        Err(_) if tree.is_dir() => fs::remove_dir_all(&unfinished),
+        other => other,
+    });
+    if let Err(error) = written {
+        _ = fs::remove_dir_all(&unfinished);
+        return Err(error);
+    }
+    prune(folder, &tree);
+    Ok(tree)
+}
+
+/// Marks a tree as used.
+fn touch(tree: &Path) {
+    if let Ok(path) = CString::new(tree.as_os_str().as_bytes()) {
+        // SAFETY: a C string, and null times for "now".
+        unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), ptr::null(), 0) };
+    }
+}
+
+/// Removes what nobody uses.
+fn prune(folder: &Path, keep: &Path) {
+    let Ok(listing) = fs::read_dir(folder) else { return };
+    let now = SystemTime::now();
+    let mut trees: Vec<(Duration, PathBuf)> = Vec::new();
+    for entry in listing.flatten() {
+        let name: OsString = entry.file_name();
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = age.and_then(|modified| now.duration_since(modified).ok()).unwrap_or_default();
+        let path = entry.path();
+        if name.as_bytes().starts_with(b"new-") && age > ABANDONED {
+            _ = fs::remove_dir_all(&path);
+        } else if name.as_bytes().starts_with(b"tree-") && path != keep {
+            trees.push((age, path));
+        }
+    }
+    trees.sort();
+    for (position, (age, path)) in trees.iter().enumerate() {
+        if *age > UNUSED || position + 1 >= LIMIT {
+            _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// What is at a path of the tree.
+#[derive(Hash)]
+enum Entry {
+    File(String),
+    /// A symbolic link, relative as in sysfs.
+    Link(&'static str, String),
+}
+
+fn write(root: &Path, entries: &[(String, Entry)]) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(root)?;
+    for (path, entry) in entries {
+        let path = root.join(path);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match entry {
+            Entry::File(text) => {
+                let mode = if path.strip_prefix(root).is_ok_and(|path| path.starts_with("dev")) {
+                    0o600
+                } else {
+                    0o444
+                };
+                let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+                file.write_all(text.as_bytes())?;
+            }
+            Entry::Link(to, name) => symlink(format!("{to}{name}"), &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// The files, as the kernel has them for an adapter on a bus: the class folders hold links to the device's.
+fn entries(facts: &Facts) -> Vec<(String, Entry)> {
+    const BUS: &str = "sys/devices/virtual/urxe/device0";
+    let Facts { device, node, interface, .. } = facts;
+    let mut entries = Vec::new();
+    let mut file = |path: String, text: String| entries.push((path, Entry::File(text)));
+
+    let infiniband = format!("{BUS}/infiniband/{device}");
+    let guid = groups(&facts.guid.to_be_bytes());
+    file(format!("{infiniband}/node_type"), "1: CA\n".into());
+    file(format!("{infiniband}/node_guid"), format!("{guid}\n"));
+    file(format!("{infiniband}/sys_image_guid"), format!("{guid}\n"));
+    file(format!("{infiniband}/node_desc"), format!("{device}\n"));
+    file(format!("{infiniband}/fw_ver"), format!("{}\n", facts.version));
+    file(format!("{infiniband}/parent"), format!("{interface}\n"));
+
+    let port = format!("{infiniband}/ports/1");
+    file(format!("{port}/state"), "4: ACTIVE\n".into());
+    file(format!("{port}/phys_state"), "5: LinkUp\n".into());
+    file(format!("{port}/lid"), format!("{:#x}\n", facts.lid));
+    file(format!("{port}/lid_mask_count"), "0\n".into());
+    file(format!("{port}/sm_lid"), "0x0\n".into());
+    file(format!("{port}/sm_sl"), "0\n".into());
+    file(format!("{port}/cap_mask"), "0x00010000\n".into());
+    file(format!("{port}/rate"), format!("{}\n", facts.rate));
+    file(format!("{port}/link_layer"), format!("{}\n", facts.link_layer));
+    file(format!("{port}/pkeys/0"), "0xffff\n".into());
+    for (index, entry) in facts.gids.iter().enumerate() {
+        file(format!("{port}/gids/{index}"), format!("{}\n", groups(&entry.gid)));
+        file(format!("{port}/gid_attrs/types/{index}"), format!("{}\n", entry.kind));
+        file(format!("{port}/gid_attrs/ndevs/{index}"), format!("{}\n", entry.interface));
+    }
+
+    let verbs = format!("{BUS}/infiniband_verbs/{node}");
+    file(format!("{verbs}/ibdev"), format!("{device}\n"));
+    file(format!("{verbs}/abi_version"), "1\n".into());
+    file(format!("{verbs}/dev"), "231:192\n".into());
+    file("sys/class/infiniband_verbs/abi_version".into(), "6\n".into());
+
+    // No processor is nearer than another.
+    file(format!("{BUS}/numa_node"), "-1\n".into());
+    // What describes the interface is its own; only a program's search for its name is answered.
+    file(format!("{BUS}/net/{interface}/dev_id"), "0x0\n".into());
+    file(format!("{BUS}/net/{interface}/dev_port"), "0\n".into());
+
+    // Their mode and kind are told by the interposer.
+    file(format!("dev/infiniband/{node}"), String::new());
+    if facts.connection_manager {
+        file("dev/infiniband/rdma_cm".into(), String::new());
+        file("sys/class/misc/rdma_cm/abi_version".into(), "1\n".into());
+        file("sys/class/misc/rdma_cm/dev".into(), "10:58\n".into());
+    }
+
+    let up = "../../../device0";
+    entries.push((format!("{infiniband}/device"), Entry::Link(up, String::new())));
+    entries.push((format!("{verbs}/device"), Entry::Link(up, String::new())));
+    let class = "../../devices/virtual/urxe/device0/";
+    entries
+        .push((format!("sys/class/infiniband/{device}"), Entry::Link(class, format!("infiniband/{device}"))));
+    entries.push((
+        format!("sys/class/infiniband_verbs/{node}"),
+        Entry::Link(class, format!("infiniband_verbs/{node}")),
+    ));
+    entries
+}
+
+/// Bytes as the kernel prints a GUID or a GID: `0000:0000:…`, two bytes in a group.
+fn groups(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (index, pair) in bytes.chunks(2).enumerate() {
+        let separator = if index == 0 { "" } else { ":" };
+        let _ = write!(text, "{separator}{:02x}{:02x}", pair[0], pair[1]);
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;
