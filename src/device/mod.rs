@@ -265,6 +265,10 @@ impl Device {
         let c = &self.core.counters;
         c.all().chain(self.core.link.counters().all()).collect()
     }
+    /// Bytes in flight to a peer, headers included; 0 if there is no queue pair that talks to it.
+    pub fn in_flight(&self, peer: IpAddr) -> i64 {
+        self.core.windows.lock().get(&peer).and_then(Weak::upgrade).map_or(0, |w| w.in_flight())
+    }
     /// Queue pairs that exist.
     pub fn queue_pairs(&self) -> usize {
         self.core.qps.len()
@@ -316,6 +320,11 @@ impl Device {
     /// To be called before a program sleeps until a completion: the receive thread takes over at once.
     pub fn attend(&self) {
         self.core.attention.program_sleeps();
+    }
+
+    /// To be called when the process is about to end: peers hear of what was received from them.
+    pub fn flush(&self) {
+        self.core.flush();
     }
 
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
