@@ -275,6 +275,17 @@ impl Core {
         rx.lazy = lazy;
     }
 
+    /// The same at the end of a process. Whoever holds a queue pair may never let go of it.
+    pub(super) fn flush_lazy_until(&self, rx: &mut Receiver, now: Instant, end: std::time::Instant) {
+        for qp in rx.lazy.drain(..) {
+            qp.lazy.store(false, Ordering::Relaxed);
+            if let Some(mut side) = qp.recv.try_lock_until(end) {
+                // What this has to tell comes too late for the program.
+                qp.send_replies(self, &mut side, now, &mut crate::qp::Notices::default());
+            }
+        }
+    }
+
     /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
     pub(crate) fn poll(&self) {
         mem::guard::ready_thread();
