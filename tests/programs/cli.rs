@@ -129,7 +129,7 @@ fn bad_flags() -> Result<(), String> {
     for (line, code, words) in [
         (&["ib_send_lat", "--no-such-flag"][..], 1, "no-such-flag"),
         (&["ib_send_bw", "-c", "XX"], 1, "Invalid Connection type"),
-        (&["ib_write_bw", "-c", "UD"], 1, "not supported"),
+        (&["ib_write_bw", "-c", "UD"], 1, "only possible in SEND"),
         (&["ib_send_bw", "-d", "mlx5_0"], 1, "mlx5_0"),
         (&["ibv_rc_pingpong", "-z"], 1, "invalid option"),
         (&["ibv_rc_pingpong", "-d", "mlx5_0"], 1, "mlx5_0 not found"),
