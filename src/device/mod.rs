@@ -33,7 +33,7 @@ use crate::log::Throttle;
 use crate::mem::{self, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
-use crate::task::{Progress, Scheduler};
+use crate::task::{Attention, Progress, Scheduler};
 use crate::time::Instant;
 use crate::verbs::{AddressVector, AsyncEvent, limits};
 use crate::wire::{Path, TxBatch};
@@ -145,8 +145,7 @@ pub(crate) struct Core {
     pub(crate) throttle: Throttle,
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) scheduler: Box<dyn Scheduler>,
-    /// When a program last looked for completions itself, in ns. See [`crate::task::progress`].
-    pub(crate) last_poll: AtomicU64,
+    pub(crate) attention: Attention,
     pub(crate) stop: AtomicBool,
     /// Limit of the windows of peers, in bytes.
     window_max: u32,
@@ -218,6 +217,8 @@ impl Device {
         } else {
             Table::new().map_err(|e| OpenError::System("no random numbers for keys", e))?
         };
+        let attention = Attention::new(!manual)
+            .map_err(|e| OpenError::System("no descriptor to wake the receive thread", e))?;
         let core = Arc::new(Core {
             config: config.clone(),
             mem,
@@ -229,7 +230,7 @@ impl Device {
             receiver: Mutex::new(Receiver::new()),
             window_max: window as u32,
             scheduler: crate::task::scheduler(config.tasks),
-            last_poll: AtomicU64::new(0),
+            attention,
             stop: AtomicBool::new(false),
             batches: ArrayQueue::new(16),
             windows: Mutex::new(HashMap::new()),
@@ -239,7 +240,7 @@ impl Device {
             link,
             clock,
         });
-        let progress = Progress::start(&core, !manual)
+        let progress = Progress::start(&core)
             .map_err(|e| OpenError::System("the receive thread could not be started", e))?;
         Ok(Self { core, progress })
     }
@@ -264,6 +265,10 @@ impl Device {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let c = &self.core.counters;
         c.all().chain(self.core.link.counters().all()).collect()
+    }
+    /// Bytes in flight to a peer, headers included; 0 if there is no queue pair that talks to it.
+    pub fn in_flight(&self, peer: IpAddr) -> i64 {
+        self.core.windows.lock().get(&peer).and_then(Weak::upgrade).map_or(0, |w| w.in_flight())
     }
     /// Queue pairs that exist.
     pub fn queue_pairs(&self) -> usize {
@@ -315,8 +320,7 @@ impl Device {
 
     /// To be called before a program sleeps until a completion: the receive thread takes over at once.
     pub fn attend(&self) {
-        self.core.last_poll.store(0, Ordering::Relaxed);
-        self.progress.wake();
+        self.core.attention.program_sleeps();
     }
 
     /// Sends the acknowledgements that wait for company. For a process that ends without destroying its queue pairs:
@@ -342,7 +346,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.core.stop.store(true, Ordering::Relaxed);
-        self.progress.stop();
+        self.progress.stop(&self.core);
         self.core.qps.clear();
     }
 }

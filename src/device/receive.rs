@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::Core;
 use super::qp::Qp;
+use parking_lot::MutexGuard;
+
 use crate::ids::{PKey, Psn, Qpn};
 use crate::io::{ROCE_PORT, Received, RxBatch};
 use crate::mem;
@@ -286,14 +288,11 @@ impl Core {
         }
     }
 
-    /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
+    /// One round for a program that polls: receives, or, if nothing came, runs what is due and sends what waited for company.
     pub(crate) fn poll(&self) {
         mem::guard::ready_thread();
         let now = self.clock.now();
-        self.last_poll.store(now.0, Ordering::Relaxed);
-        if self.timers.next() <= now {
-            self.run_timers(now);
-        }
+        self.attention.program_polls(now);
         let Some(mut rx) = self.receiver.try_lock() else { return };
         if now < rx.quiet_until {
             return;
@@ -303,35 +302,45 @@ impl Core {
             if rx.lazy_rounds > 4 {
                 self.flush_lazy(&mut rx, now);
             }
-        } else if !rx.lazy.is_empty() {
+            self.run_timers(now, TIMER_GRACE);
+            return;
+        }
+        self.run_timers(now, 0);
+        if !rx.lazy.is_empty() {
             self.flush_lazy(&mut rx, now);
         } else if rx.last_bytes >= STREAM {
             rx.quiet_until = now.plus(STREAM_PAUSE);
         }
     }
 
-    /// Everything that can run now. Returns whether anything was received.
+    /// What can run now, for the receive thread. Returns whether anything was received; then there may be more.
     pub(crate) fn run_all(&self) -> bool {
         let mut any = false;
         let mut rx = self.receiver.lock();
-        loop {
+        for _ in 0..ROUNDS {
             let now = self.clock.now();
-            if self.timers.next() <= now {
-                self.run_timers(now);
-            }
             if !self.receive(&mut rx, now) {
+                self.run_timers(now, 0);
                 break;
             }
             any = true;
+            self.run_timers(now, TIMER_GRACE);
         }
         let now = self.clock.now();
         self.flush_lazy(&mut rx, now);
+        // Others may wait for the lock while a stream comes in.
+        MutexGuard::unlock_fair(rx);
         any
     }
 
-    /// Runs the queue pairs whose time has come.
-    pub(crate) fn run_timers(&self, now: Instant) {
-        while let Some((at, qpn)) = self.timers.take_due(now) {
+    /// Runs the queue pairs whose time came at least `grace` ns ago. While packets come in there is grace: after a
+    /// pause of this thread the answer that a timer waits for is likely among them.
+    fn run_timers(&self, now: Instant, grace: u64) {
+        let until = Instant(now.0.saturating_sub(grace));
+        if self.timers.next() > until {
+            return;
+        }
+        while let Some((at, qpn)) = self.timers.take_due(until) {
             if let Some(qp) = self.qps.find(qpn) {
                 self.counters.timer_runs.add(1);
                 qp.run_timer(self, at, now);
@@ -340,6 +349,11 @@ impl Core {
     }
 }
 
+/// See [`Core::run_timers`], in ns.
+const TIMER_GRACE: u64 = 10_000_000;
+
+/// Rounds after which the receive thread looks whether the program polls again.
+const ROUNDS: usize = 64;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
 /// How long the socket is then left alone when it is empty, in ns.

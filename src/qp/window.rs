@@ -49,6 +49,11 @@ impl Window {
         (i64::from(self.limit.load(Ordering::Relaxed)) - self.in_flight.load(Ordering::Relaxed)).max(0) as u64
     }
 
+    /// Bytes in flight, with [`PACKET_OVERHEAD`] for each packet. 0 when every queue pair is idle.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
     /// The present limit in bytes.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)

@@ -281,7 +281,8 @@ impl SendSide {
         } else {
             self.sent_charge + u64::from(packets) * u64::from(mtu + super::PACKET_OVERHEAD)
         };
-        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(packets) });
+        let end = self.next_psn.plus(packets);
+        self.awaited.push_back(Awaited { first: self.next_psn, end });
         self.unasked = 0;
         self.sent(packets, charge);
         Ok(())
@@ -314,7 +315,8 @@ impl SendSide {
 
     /// Books packets as sent and arms the timers.
     fn sent(&mut self, packets: u32, charge: u64) {
-        let was_idle = self.next_psn == self.una;
+        // Going back to the oldest packet is not idleness: the ACK timeout goes on until there is progress.
+        let was_idle = self.max_psn == self.una;
         let psn = self.next_psn;
         self.next_psn = psn.plus(packets);
         if self.kind != QpType::Rc {

@@ -1,0 +1,105 @@
+//! Ten thousand messages over RC, every byte checked: in a bad simulated network, and between two devices on loopback.
+
+#[path = "sim/harness.rs"]
+#[allow(dead_code)]
+mod harness;
+#[path = "sim/traffic.rs"]
+mod traffic;
+
+use std::time::{Duration, Instant};
+
+use harness::{MS, Rng, SECOND, US, World, seeds};
+use traffic::{Fabric, Plan, exchange};
+use urxe::config::Config;
+use urxe::device::Device;
+use urxe::io::impair::Impairments;
+
+/// The simulated network, with a limit to the time that may pass in it.
+struct Simulated {
+    world: World,
+    rng: Rng,
+    end: urxe::time::Instant,
+}
+
+impl Fabric for Simulated {
+    fn device(&self, end: usize) -> &Device {
+        &self.world.devices[end]
+    }
+    fn progress(&mut self) {
+        let slack = if self.rng.percent(50) { 0 } else { self.rng.below(20 * US) };
+        if !self.world.step(slack) {
+            // Only we can make something happen.
+            self.world.advance_to(self.world.now().plus(MS));
+        }
+    }
+    fn check_time(&self, state: &dyn Fn() -> String) {
+        assert!(self.world.now() < self.end, "stalled in virtual time:\n{}", state());
+    }
+}
+
+#[test]
+fn ten_thousand_messages_arrive_through_loss_duplication_and_reordering() {
+    for seed in seeds(&[1]) {
+        eprintln!("seed {seed}");
+        let bad = Impairments {
+            loss: 0.05,
+            duplicate: 0.05,
+            reorder: 0.05,
+            delay_ns: (US, 20 * US),
+            ..Impairments::default()
+        };
+        let world = World::new(seed, bad, 2);
+        let end = world.now().plus(2000 * SECOND);
+        let mut fabric = Simulated { world, rng: Rng(seed), end };
+        let plan = Plan { messages: 10_000, connections: 4, max_len: 1 << 20, large_percent: 3 };
+        let start = Instant::now();
+        let totals = exchange(&mut fabric, seed, &plan);
+        eprintln!(
+            "{totals:?} in {:.1} s of virtual time, {:.1} s of real time, {} steps",
+            fabric.world.now().0 as f64 / 1e9,
+            start.elapsed().as_secs_f64(),
+            fabric.world.steps
+        );
+        assert_eq!(totals.messages, 10_000);
+    }
+}
+
+/// Two devices with sockets, polled by this thread.
+struct Sockets {
+    devices: [Device; 2],
+    end: Instant,
+}
+
+impl Fabric for Sockets {
+    fn device(&self, end: usize) -> &Device {
+        &self.devices[end]
+    }
+    fn progress(&mut self) {
+        for device in &self.devices {
+            device.poll();
+        }
+    }
+    fn check_time(&self, state: &dyn Fn() -> String) {
+        assert!(
+            Instant::now() < self.end,
+            "stalled:\n{}{:?}\n{:?}",
+            state(),
+            self.devices[0].counters(),
+            self.devices[1].counters()
+        );
+    }
+}
+
+#[test]
+fn ten_thousand_messages_arrive_between_two_devices_on_loopback() {
+    for seed in seeds(&[]) {
+        eprintln!("seed {seed}");
+        let devices = [0, 1].map(|_| Device::open(&Config::default()).unwrap());
+        let start = Instant::now();
+        let mut fabric = Sockets { devices, end: start + Duration::from_secs(120) };
+        let plan = Plan { messages: 10_000, connections: 4, max_len: 1 << 20, large_percent: 3 };
+        let totals = exchange(&mut fabric, seed, &plan);
+        eprintln!("{totals:?} in {:.1} s", start.elapsed().as_secs_f64());
+        assert_eq!(totals.messages, 10_000);
+    }
+}

@@ -1,0 +1,12 @@
+//! Simulations: whole devices in virtual time on a network that misbehaves from a seed.
+//!
+//! A failing test prints the seed; `URXE_SIM_SEED=<seed>` runs that one alone.
+
+mod harness;
+#[allow(dead_code)]
+mod traffic;
+
+mod endings;
+mod faults;
+mod shared;
+mod unreliable;
