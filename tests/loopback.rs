@@ -29,7 +29,13 @@ fn end(size: usize) -> End {
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
             srq: None,
-            caps: QpCaps { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
+            caps: QpCaps {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+            },
             sig_all: true,
             events: None,
         })
@@ -42,13 +48,12 @@ fn end(size: usize) -> End {
 }
 
 fn connect(a: &End, b: &End) {
-    let attr = QpAttr {
-        state: QpState::Init,
-        port: 1,
-        access: Access(15),
-        ..QpAttr::default()
-    };
-    a.qp.modify(&attr, AttrMask::STATE.with(AttrMask::PORT).with(AttrMask::PKEY_INDEX).with(AttrMask::ACCESS_FLAGS)).unwrap();
+    let attr = QpAttr { state: QpState::Init, port: 1, access: Access(15), ..QpAttr::default() };
+    a.qp.modify(
+        &attr,
+        AttrMask::STATE.with(AttrMask::PORT).with(AttrMask::PKEY_INDEX).with(AttrMask::ACCESS_FLAGS),
+    )
+    .unwrap();
     let attr = QpAttr {
         state: QpState::Rtr,
         path_mtu: Mtu::B4096,
@@ -56,7 +61,12 @@ fn connect(a: &End, b: &End) {
         rq_psn: Psn::new(0xff_fff0),
         max_dest_rd_atomic: 16,
         min_rnr_timer: 12,
-        av: AddressVector { dgid: Gid::from_ip(b.device.port().ip), is_global: true, port: 1, ..AddressVector::default() },
+        av: AddressVector {
+            dgid: Gid::from_ip(b.device.port().ip),
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        },
         ..QpAttr::default()
     };
     a.qp.modify(&attr, AttrMask(0x1 | 1 << 7 | 1 << 8 | 1 << 20 | 1 << 12 | 1 << 17 | 1 << 15)).unwrap();

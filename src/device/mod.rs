@@ -32,7 +32,7 @@ use crate::log::Throttle;
 use crate::mem::{self, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
-use crate::task::{Progress, Scheduler};
+use crate::task::{Attention, Progress, Scheduler};
 use crate::time::Instant;
 use crate::verbs::{AddressVector, AsyncEvent, limits};
 use crate::wire::{Path, TxBatch};
@@ -144,8 +144,7 @@ pub(crate) struct Core {
     pub(crate) throttle: Throttle,
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) scheduler: Box<dyn Scheduler>,
-    /// When a program last looked for completions itself, in ns. See [`crate::task::progress`].
-    pub(crate) last_poll: AtomicU64,
+    pub(crate) attention: Attention,
     pub(crate) stop: AtomicBool,
     /// Limit of the windows of peers, in bytes.
     window_max: u32,
@@ -217,6 +216,8 @@ impl Device {
         } else {
             Table::new().map_err(|e| OpenError::System("no random numbers for keys", e))?
         };
+        let attention = Attention::new(!manual)
+            .map_err(|e| OpenError::System("no descriptor to wake the receive thread", e))?;
         let core = Arc::new(Core {
             config: config.clone(),
             mem,
@@ -228,7 +229,7 @@ impl Device {
             receiver: Mutex::new(Receiver::new()),
             window_max: window as u32,
             scheduler: crate::task::scheduler(config.tasks),
-            last_poll: AtomicU64::new(0),
+            attention,
             stop: AtomicBool::new(false),
             batches: ArrayQueue::new(16),
             windows: Mutex::new(HashMap::new()),
@@ -238,7 +239,7 @@ impl Device {
             link,
             clock,
         });
-        let progress = Progress::start(&core, !manual)
+        let progress = Progress::start(&core)
             .map_err(|e| OpenError::System("the receive thread could not be started", e))?;
         Ok(Self { core, progress })
     }
@@ -318,8 +319,7 @@ impl Device {
 
     /// To be called before a program sleeps until a completion: the receive thread takes over at once.
     pub fn attend(&self) {
-        self.core.last_poll.store(0, Ordering::Relaxed);
-        self.progress.wake();
+        self.core.attention.program_sleeps();
     }
 
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
@@ -336,7 +336,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.core.stop.store(true, Ordering::Relaxed);
-        self.progress.stop();
+        self.progress.stop(&self.core);
         self.core.qps.clear();
     }
 }

@@ -321,7 +321,9 @@ impl Qp {
     fn arm(&self, core: &Core, at: Instant) {
         if at.0 < self.timer.load(Ordering::Relaxed) {
             self.timer.store(at.0, Ordering::Relaxed);
-            core.timers.add(at, self.number);
+            if core.timers.add(at, self.number) {
+                core.attention.due(at);
+            }
         }
     }
 

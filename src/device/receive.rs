@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::Core;
 use super::qp::Qp;
+use parking_lot::MutexGuard;
+
 use crate::ids::{PKey, Psn, Qpn};
 use crate::io::{ROCE_PORT, Received, RxBatch};
 use crate::mem;
@@ -279,7 +281,7 @@ impl Core {
     pub(crate) fn poll(&self) {
         mem::guard::ready_thread();
         let now = self.clock.now();
-        self.last_poll.store(now.0, Ordering::Relaxed);
+        self.attention.program_polls(now);
         if self.timers.next() <= now {
             self.run_timers(now);
         }
@@ -299,11 +301,11 @@ impl Core {
         }
     }
 
-    /// Everything that can run now. Returns whether anything was received.
+    /// What can run now, for the receive thread. Returns whether anything was received; then there may be more.
     pub(crate) fn run_all(&self) -> bool {
         let mut any = false;
         let mut rx = self.receiver.lock();
-        loop {
+        for _ in 0..ROUNDS {
             let now = self.clock.now();
             if self.timers.next() <= now {
                 self.run_timers(now);
@@ -315,6 +317,8 @@ impl Core {
         }
         let now = self.clock.now();
         self.flush_lazy(&mut rx, now);
+        // Others may wait for the lock while a stream comes in.
+        MutexGuard::unlock_fair(rx);
         any
     }
 
@@ -329,6 +333,8 @@ impl Core {
     }
 }
 
+/// Rounds after which the receive thread looks whether the program polls again.
+const ROUNDS: usize = 64;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
 /// How long the socket is then left alone when it is empty, in ns.

@@ -19,6 +19,12 @@ impl Waker {
     pub fn wake(&self) {
         sys::eventfd_add(&self.0);
     }
+    /// Waits until [`Waker::wake`] is called or `timeout_ns` is over, whatever links have to say.
+    pub fn wait(&self, timeout_ns: Option<u64>) {
+        if sys::poll_readable(&[self.0.as_raw_fd()], timeout_ns).is_ok_and(|bits| bits != 0) {
+            sys::eventfd_take(&self.0);
+        }
+    }
 }
 
 impl AsRawFd for Waker {

@@ -6,7 +6,7 @@
 mod inline;
 pub(crate) mod progress;
 
-pub(crate) use progress::Progress;
+pub(crate) use progress::{Attention, Progress};
 
 use crate::config::Tasks;
 use crate::device::Core;

@@ -7,9 +7,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -24,46 +23,79 @@ const LONGEST_NAP: u64 = 800_000;
 
 /// The receive thread's handle.
 pub(crate) struct Progress {
-    waker: Option<Waker>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the receive thread and those who want something of it share.
+pub(crate) struct Attention {
+    waker: Option<Waker>,
+    /// When a program last looked for completions itself, in ns.
+    last_poll: AtomicU64,
+    /// What the thread does, in ns: [`RUNNING`], [`NAPPING`], or the time until which it waits for packets.
+    waits_until: AtomicU64,
+}
+
+const RUNNING: u64 = 0;
+const NAPPING: u64 = 1;
+
+impl Attention {
+    /// With a thread or without.
+    pub(crate) fn new(threaded: bool) -> io::Result<Self> {
+        Ok(Self {
+            waker: if threaded { Some(Waker::new()?) } else { None },
+            last_poll: AtomicU64::new(0),
+            waits_until: AtomicU64::new(RUNNING),
+        })
+    }
+
+    /// The program polls: the thread may stand back.
+    pub(crate) fn program_polls(&self, now: Instant) {
+        self.last_poll.store(now.0, Ordering::Relaxed);
+    }
+
+    /// The program will not poll for a while: the thread takes over now.
+    pub(crate) fn program_sleeps(&self) {
+        self.last_poll.store(0, Ordering::SeqCst);
+        if self.waits_until.load(Ordering::SeqCst) == NAPPING {
+            self.wake();
+        }
+    }
+
+    /// Something is due at `at`: a thread that would wait beyond must not.
+    pub(crate) fn due(&self, at: Instant) {
+        if self.waits_until.load(Ordering::SeqCst) > at.0 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
 }
 
 impl Progress {
     /// Starts the thread, if there is to be one.
-    pub(crate) fn start(core: &Arc<Core>, threaded: bool) -> io::Result<Self> {
-        if !threaded {
-            return Ok(Self { waker: None, thread: Mutex::new(None) });
-        }
-        let waker = Waker::new()?;
-        let thread = {
-            let (core, waker) = (core.clone(), waker.clone());
-            signals::blocked(|| {
-                std::thread::Builder::new().name("urxe-rx".into()).stack_size(256 * 1024).spawn(move || {
-                    if let Some(cpu) = core.config.rx_cpu {
-                        signals::pin(cpu.0);
-                    }
-                    run(&core, &waker);
-                })
-            })?
-        };
-        Ok(Self { waker: Some(waker), thread: Mutex::new(Some(thread)) })
-    }
-
-    /// Ends a wait or a nap of the thread.
-    pub(crate) fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake();
-        }
-        if let Some(thread) = &*self.thread.lock() {
-            thread.thread().unpark();
-        }
+    pub(crate) fn start(core: &Arc<Core>) -> io::Result<Self> {
+        let Some(waker) = core.attention.waker.clone() else { return Ok(Self { thread: Mutex::new(None) }) };
+        let core = core.clone();
+        let thread = signals::blocked(|| {
+            std::thread::Builder::new().name("urxe-rx".into()).stack_size(256 * 1024).spawn(move || {
+                if let Some(cpu) = core.config.rx_cpu {
+                    signals::pin(cpu.0);
+                }
+                run(&core, &waker);
+            })
+        })?;
+        Ok(Self { thread: Mutex::new(Some(thread)) })
     }
 
     /// Ends the thread. [`Core::stop`] is set.
-    pub(crate) fn stop(&self) {
-        self.wake();
+    pub(crate) fn stop(&self, core: &Core) {
+        core.attention.wake();
         if let Some(thread) = self.thread.lock().take() {
-            // A device may be dropped by the thread itself only if somebody gave it a handle, which nobody does.
+            // It ends by itself; that it panicked would change nothing.
             let _ = thread.join();
         }
     }
@@ -71,31 +103,37 @@ impl Progress {
 
 fn run(core: &Core, waker: &Waker) {
     crate::mem::guard::ready_thread();
-    let mut nap = POLLING;
+    let attention = &core.attention;
     let spin = core.config.spin.duration().as_nanos() as u64;
+    let mut nap = POLLING;
     let mut busy_until = Instant::ZERO;
     while !core.stop.load(Ordering::Relaxed) {
         let now = core.clock.now();
-        if now.since(Instant(core.last_poll.load(Ordering::Relaxed))) < POLLING {
-            std::thread::park_timeout(Duration::from_nanos(nap));
+        attention.waits_until.store(NAPPING, Ordering::SeqCst);
+        if now.since(Instant(attention.last_poll.load(Ordering::SeqCst))) < POLLING {
+            waker.wait(Some(nap));
             nap = (nap * 2).min(LONGEST_NAP);
             continue;
         }
+        attention.waits_until.store(RUNNING, Ordering::SeqCst);
         nap = POLLING;
         if core.run_all() {
             busy_until = core.clock.now().plus(spin);
             continue;
         }
-        let now = core.clock.now();
-        if now < busy_until {
+        if core.clock.now() < busy_until {
             std::thread::yield_now();
             continue;
         }
+        // First say until when it waits, then look: whoever adds an earlier time either is seen here or sees this.
+        attention.waits_until.store(u64::MAX, Ordering::SeqCst);
         let next = core.timers.next();
+        attention.waits_until.store(next.0.max(NAPPING + 1), Ordering::SeqCst);
+        let now = core.clock.now();
         let timeout = (next != Instant::NEVER).then(|| next.since(now));
         if let Err(e) = wait(&*core.link, waker, timeout) {
             tracing::warn!(error = %e, "waiting for packets failed");
-            std::thread::park_timeout(Duration::from_millis(1));
+            waker.wait(Some(1_000_000));
         }
     }
 }

@@ -43,4 +43,3 @@ pub(super) fn check_length(position: Position, len: usize, mtu: u32) -> bool {
         Position::Only => len <= mtu,
     }
 }
-

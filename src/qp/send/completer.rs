@@ -154,9 +154,6 @@ impl SendSide {
             self.skip_to(end);
         }
         self.una = end;
-        while self.read_ends.front().is_some_and(|e| !e.is_after(end)) {
-            self.read_ends.pop_front();
-        }
         while let Some(front) = self.wqes.front() {
             let left = end.ahead_of(front.psn);
             if left < front.packets {

@@ -143,10 +143,6 @@ pub struct SendSide {
     sent_charge: u64,
     acked_charge: u64,
     awaited: VecDeque<Awaited>,
-    /// Where requests for parts of READs end, in order, from the oldest unacknowledged one on. A request that is sent
-    /// again does not reach across such an end: the responder may have executed as far as there and no further, and
-    /// drops a duplicate that asks for more.
-    read_ends: VecDeque<Psn>,
     /// Charge since a packet last asked for an acknowledgement.
     unasked: u32,
 
@@ -195,7 +191,6 @@ impl SendSide {
             sent_charge: 0,
             acked_charge: 0,
             awaited: VecDeque::new(),
-            read_ends: VecDeque::new(),
             unasked: 0,
             timers: Timers { ack: Instant::NEVER, probe: Instant::NEVER, probes: 0 },
             rnr_until: None,
@@ -449,7 +444,6 @@ impl SendSide {
         self.sent_charge = self.post_charge;
         self.acked_charge = self.post_charge;
         self.awaited.clear();
-        self.read_ends.clear();
         self.stuck = None;
         self.rnr_until = None;
         self.timers = Timers { ack: Instant::NEVER, probe: Instant::NEVER, probes: 0 };

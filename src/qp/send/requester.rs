@@ -13,7 +13,8 @@ use crate::wire::{
 };
 
 /// Most bytes that one READ request asks for. A longer READ is asked for in pieces, as after a loss, so that responses
-/// are paced by the requester that has to take them.
+/// are paced by the requester that has to take them. Pieces begin at multiples of this, so that a piece which is asked
+/// for again never reaches beyond what the responder has seen a request for.
 const READ_CHUNK: u32 = 128 * 1024;
 /// Outstanding PSNs are bounded far below half of the space, so that old and new stay apart.
 const MAX_OUTSTANDING: i32 = 1 << 21;
@@ -124,8 +125,7 @@ impl SendSide {
         }
         let own = self.sent_charge - self.acked_charge;
         let more = match wqe.op {
-            // A READ is asked for in pieces as large as there is room for, but not in crumbs.
-            SendOp::Read(_) => wqe.len.min(READ_CHUNK / 4),
+            SendOp::Read(_) => wqe.len.min(READ_CHUNK),
             _ => wqe.len.min(conn.mtu.bytes()),
         };
         if self.next_psn.since(self.una) >= MAX_OUTSTANDING || !conn.window.allows(own, more) {
@@ -257,7 +257,7 @@ impl SendSide {
         Ok(())
     }
 
-    /// A READ request for as much as there is room for, or for the rest after a loss.
+    /// A READ request for a piece, or for the rest of it after a loss.
     fn emit_read(&mut self, k: u32, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
         let wqe = &self.wqes[self.next];
         let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
@@ -265,13 +265,8 @@ impl SendSide {
             return Err((WcStatus::LocQpOpErr, Cause::NoPath));
         };
         let mtu = conn.mtu.bytes();
-        let room = conn.window.room().clamp(u64::from(READ_CHUNK / 4), u64::from(READ_CHUNK)) as u32;
-        let mut packets = (wqe.packets - k).min((room / (mtu + super::PACKET_OVERHEAD)).max(1));
-        if self.next_psn.is_before(self.max_psn)
-            && let Some(end) = self.read_ends.iter().find(|end| end.is_after(self.next_psn))
-        {
-            packets = packets.min(end.ahead_of(self.next_psn));
-        }
+        let chunk = READ_CHUNK / mtu;
+        let packets = (wqe.packets - k).min(chunk - k % chunk);
         let offset = u64::from(k) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
         let mut bth = self.bth(Opcode::RcRdmaReadRequest, conn.dest_qpn, self.next_psn);
@@ -286,14 +281,7 @@ impl SendSide {
         } else {
             self.sent_charge + u64::from(packets) * u64::from(mtu + super::PACKET_OVERHEAD)
         };
-        let end = self.next_psn.plus(packets);
-        if k + packets < wqe.packets {
-            let at = self.read_ends.partition_point(|e| e.is_before(end));
-            if self.read_ends.get(at) != Some(&end) {
-                self.read_ends.insert(at, end);
-            }
-        }
-        self.awaited.push_back(Awaited { first: self.next_psn, end });
+        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(packets) });
         self.unasked = 0;
         self.sent(packets, charge);
         Ok(())
