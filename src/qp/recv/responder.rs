@@ -160,6 +160,7 @@ impl RecvSide {
                         return;
                     }
                     self.epsn = end;
+                    self.nak_sent = false;
                 }
                 let Reth { addr, rkey, len } = reth;
                 let job = ReadJob { addr, rkey, len, packets, next: 0, again: true };
