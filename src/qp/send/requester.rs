@@ -269,7 +269,9 @@ impl SendSide {
             return Err((WcStatus::LocQpOpErr, Cause::NoPath));
         };
         let mtu = conn.mtu.bytes();
-        let chunk = READ_CHUNK / mtu;
+        // After a loss in smaller pieces, so that another one does not cost so much.
+        let again = self.next_psn.is_before(self.max_psn);
+        let chunk = if again { READ_CHUNK / 8 } else { READ_CHUNK } / mtu;
         let packets = (wqe.packets - k).min(chunk - k % chunk);
         let offset = u64::from(k) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
