@@ -322,6 +322,11 @@ impl Device {
         self.core.attention.program_sleeps();
     }
 
+    /// To be called when the process is about to end: peers hear of what was received from them.
+    pub fn flush(&self) {
+        self.core.flush();
+    }
+
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
     pub fn run(&self) -> bool {
         self.core.run_all()

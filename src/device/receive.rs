@@ -277,14 +277,11 @@ impl Core {
         rx.lazy = lazy;
     }
 
-    /// One round for a program that polls: receives, or, if nothing came, sends what waited for company.
+    /// One round for a program that polls: receives, or, if nothing came, runs what is due and sends what waited for company.
     pub(crate) fn poll(&self) {
         mem::guard::ready_thread();
         let now = self.clock.now();
         self.attention.program_polls(now);
-        if self.timers.next() <= now {
-            self.run_timers(now);
-        }
         let Some(mut rx) = self.receiver.try_lock() else { return };
         if now < rx.quiet_until {
             return;
@@ -294,7 +291,11 @@ impl Core {
             if rx.lazy_rounds > 4 {
                 self.flush_lazy(&mut rx, now);
             }
-        } else if !rx.lazy.is_empty() {
+            self.run_timers(now, TIMER_GRACE);
+            return;
+        }
+        self.run_timers(now, 0);
+        if !rx.lazy.is_empty() {
             self.flush_lazy(&mut rx, now);
         } else if rx.last_bytes >= STREAM {
             rx.quiet_until = now.plus(STREAM_PAUSE);
@@ -307,13 +308,12 @@ impl Core {
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
-            if self.timers.next() <= now {
-                self.run_timers(now);
-            }
             if !self.receive(&mut rx, now) {
+                self.run_timers(now, 0);
                 break;
             }
             any = true;
+            self.run_timers(now, TIMER_GRACE);
         }
         let now = self.clock.now();
         self.flush_lazy(&mut rx, now);
@@ -322,9 +322,21 @@ impl Core {
         any
     }
 
-    /// Runs the queue pairs whose time has come.
-    pub(crate) fn run_timers(&self, now: Instant) {
-        while let Some((at, qpn)) = self.timers.take_due(now) {
+    /// Sends acknowledgements that wait for company, if nobody else is at it: for a process that is about to end.
+    pub(crate) fn flush(&self) {
+        if let Some(mut rx) = self.receiver.try_lock() {
+            self.flush_lazy(&mut rx, self.clock.now());
+        }
+    }
+
+    /// Runs the queue pairs whose time came at least `grace` ns ago. While packets come in there is grace: after a
+    /// pause of this thread the answer that a timer waits for is likely among them.
+    fn run_timers(&self, now: Instant, grace: u64) {
+        let until = Instant(now.0.saturating_sub(grace));
+        if self.timers.next() > until {
+            return;
+        }
+        while let Some((at, qpn)) = self.timers.take_due(until) {
             if let Some(qp) = self.qps.find(qpn) {
                 self.counters.timer_runs.add(1);
                 qp.run_timer(self, at, now);
@@ -332,6 +344,9 @@ impl Core {
         }
     }
 }
+
+/// See [`Core::run_timers`], in ns.
+const TIMER_GRACE: u64 = 10_000_000;
 
 /// Rounds after which the receive thread looks whether the program polls again.
 const ROUNDS: usize = 64;

@@ -322,12 +322,14 @@ impl Link for Ethernet {
 fn the_path_mtu_is_what_was_negotiated_and_never_more_than_the_link_carries() {
     let net = SimNet::new(1, perfect());
     let clock = Arc::new(AtomicU64::new(0));
-    let links: Vec<_> = (1..=2u8).map(|i| net.link(std::net::SocketAddr::from(([10, 0, 0, i], 4791)))).collect();
+    let links: Vec<_> =
+        (1..=2u8).map(|i| net.link(std::net::SocketAddr::from(([10, 0, 0, i], 4791)))).collect();
     let devices = links
         .iter()
         .map(|link| {
             let link = Arc::new(Ethernet(link.clone()));
-            Device::on_link(&Config::default(), link, "sim".into(), 1 << 20, Clock::Manual(clock.clone())).unwrap()
+            Device::on_link(&Config::default(), link, "sim".into(), 1 << 20, Clock::Manual(clock.clone()))
+                .unwrap()
         })
         .collect();
     let mut world = World { seed: 1, net, clock, links, devices, steps: 0 };

@@ -61,8 +61,9 @@ struct Table1 {
 
 impl Table1 {
     fn new() -> Self {
-        let memory: Box<[_]> =
-            (0..(REGION + 2 * GUARD) / 8).map(|_| std::sync::atomic::AtomicU64::new(0x5a5a_5a5a_5a5a_5a5a)).collect();
+        let memory: Box<[_]> = (0..(REGION + 2 * GUARD) / 8)
+            .map(|_| std::sync::atomic::AtomicU64::new(0x5a5a_5a5a_5a5a_5a5a))
+            .collect();
         let table = Table::with_seed(5);
         let start = memory.as_ptr() as u64 + GUARD as u64;
         let keys = table.register(PD, start, REGION as u64, start, Access(15)).expect("memory of ours");
@@ -137,8 +138,7 @@ fn packet(script: &mut Script<'_>, memory: &Table1, near: Psn) -> Option<(Header
     headers.invalidate = Some(rkey);
     headers.xrc_srqn = Some(Qpn(1));
     headers.flush = Some(Default::default());
-    headers.deth =
-        Some(urxe::wire::Deth { qkey: QKey(if flags & 8 != 0 { 7 } else { 8 }), src_qpn: Qpn(9) });
+    headers.deth = Some(urxe::wire::Deth { qkey: QKey(if flags & 8 != 0 { 7 } else { 8 }), src_qpn: Qpn(9) });
     let len = match script.byte() {
         0..=99 if opcode.info().payload => 256,
         b if opcode.info().payload => usize::from(b) % 64 + usize::from(script.byte() % 2) * 1000,
@@ -284,7 +284,8 @@ pub(crate) fn run(script: &[u8]) {
                 }
             }
             14 if script.byte() < 20 => {
-                let to = [QpState::Err, QpState::Sqd, QpState::Rts, QpState::Sqe][usize::from(script.byte() % 4)];
+                let to =
+                    [QpState::Err, QpState::Sqd, QpState::Rts, QpState::Sqe][usize::from(script.byte() % 4)];
                 let legal = match (send.state(), to) {
                     (QpState::Err, _) => false,
                     (_, QpState::Sqe) | (QpState::Sqe, QpState::Sqd) => false,
@@ -300,7 +301,11 @@ pub(crate) fn run(script: &[u8]) {
                 send.deliver();
                 recv.deliver();
                 cq.poll_with(usize::MAX, |wc| {
-                    assert!(wc.id >= next_send && wc.id < sends, "send {} completes after {next_send}", wc.id);
+                    assert!(
+                        wc.id >= next_send && wc.id < sends,
+                        "send {} completes after {next_send}",
+                        wc.id
+                    );
                     next_send = wc.id + 1;
                     let ok = wc.status == WcStatus::Success;
                     assert!(!(ok && send_failed), "a success after a failure");

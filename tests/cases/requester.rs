@@ -5,9 +5,7 @@ use urxe::time::Instant;
 use urxe::verbs::{PostError, QpState, QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use urxe::wire::{NakCode, Opcode};
 
-use crate::bench::{
-    FIRST_PSN as P, MTU, Requester, ack, atomic_response, lines, nak, read_response, rnr,
-};
+use crate::bench::{FIRST_PSN as P, MTU, Requester, ack, atomic_response, lines, nak, read_response, rnr};
 use crate::harness::{CAPS, MS, SECOND};
 
 const NOTHING: [&str; 0] = [];

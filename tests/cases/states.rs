@@ -8,15 +8,8 @@ use urxe::verbs::{AttrMask, QpAttr, QpState, QpType};
 
 use crate::harness::{End, EndInit, Wiring, World, masks, perfect, to_init, to_rtr, to_rts};
 
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::Rtr,
-    QpState::Rts,
-    QpState::Sqd,
-    QpState::Sqe,
-    QpState::Err,
-];
+const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
 /// Every move of every type with the attributes that it needs and allows, one a line.
 fn table() -> String {
@@ -26,7 +19,8 @@ fn table() -> String {
             for to in STATES {
                 if let Some(rule) = rule(kind, from, to) {
                     let (required, optional) = (rule.required, rule.optional);
-                    writeln!(out, "{kind:?} {from:?} -> {to:?}: needs {required:?}; allows {optional:?}").unwrap();
+                    writeln!(out, "{kind:?} {from:?} -> {to:?}: needs {required:?}; allows {optional:?}")
+                        .unwrap();
                 }
             }
         }

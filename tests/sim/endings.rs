@@ -38,8 +38,11 @@ fn post_some(rng: &mut Rng, a: &End, b: &End, n: u64) -> [(VecDeque<u64>, VecDeq
 /// Takes completions off the ids, which must be in order; after the first failure all must be flushes.
 fn take(end: &End, ids: &mut (VecDeque<u64>, VecDeque<u64>), failed: &mut bool) {
     for wc in end.poll() {
-        let queue =
-            if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) { &mut ids.1 } else { &mut ids.0 };
+        let queue = if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            &mut ids.1
+        } else {
+            &mut ids.0
+        };
         assert_eq!(queue.pop_front(), Some(wc.id), "in order and once: {wc:?}");
         match wc.status {
             WcStatus::Success => assert!(!*failed, "a success after a failure: {wc:?}"),

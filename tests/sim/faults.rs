@@ -103,7 +103,13 @@ fn random_faults_never_hang_reorder_repeat_or_spoil_anything_and_leave_nothing_i
 fn when_all_is_done_no_window_is_charged_and_no_timer_runs() {
     for seed in seeds(&[7, 8, 9]) {
         eprintln!("seed {seed}");
-        let bad = Impairments { loss: 0.1, duplicate: 0.1, reorder: 0.1, delay_ns: (US, 90 * US), ..Default::default() };
+        let bad = Impairments {
+            loss: 0.1,
+            duplicate: 0.1,
+            reorder: 0.1,
+            delay_ns: (US, 90 * US),
+            ..Default::default()
+        };
         let mut world = World::new(seed, bad, 2);
         let init = crate::harness::EndInit { bytes: 1 << 20, ..Default::default() };
         let pairs: Vec<_> =

@@ -7,21 +7,29 @@ use urxe::srq::SrqAttr;
 use urxe::verbs::{AsyncEvent, QpState, RecvWr, SendOp, WcStatus};
 
 use crate::harness::{
-    Buf, End, EndInit, MS, Rng, SECOND, US, Wiring, World, connect, good, pair, perfect, poll, seeds, set_state,
+    Buf, End, EndInit, MS, Rng, SECOND, US, Wiring, World, connect, good, pair, perfect, poll, seeds,
+    set_state,
 };
 
 #[test]
 fn queue_pairs_share_receives_each_is_used_once_and_the_limit_is_told_once() {
     for seed in seeds(&[31, 32]) {
         eprintln!("seed {seed}");
-        let bad = Impairments { loss: 0.05, reorder: 0.05, duplicate: 0.05, delay_ns: (US, 9 * US), ..Default::default() };
+        let bad = Impairments {
+            loss: 0.05,
+            reorder: 0.05,
+            duplicate: 0.05,
+            delay_ns: (US, 9 * US),
+            ..Default::default()
+        };
         let mut world = World::new(seed, bad, 2);
         let target = &world.devices[1];
         let pd = target.alloc_pd();
         let srq = target.create_srq(pd, SrqAttr { max_wr: 64, max_sge: 4, limit: 0 });
         let slots = Buf::new(64 * 1024);
         let keys = slots.register(target, pd, crate::harness::ALL_ACCESS);
-        let sge = |slot: u64| urxe::verbs::Sge { addr: slots.addr() + slot * 1024, len: 1024, lkey: keys.lkey };
+        let sge =
+            |slot: u64| urxe::verbs::Sge { addr: slots.addr() + slot * 1024, len: 1024, lkey: keys.lkey };
 
         let wiring = Wiring { mtu: urxe::ids::Mtu::B256, ..Default::default() };
         let ends: Vec<(End, End)> = (0..4)
@@ -97,7 +105,10 @@ fn queue_pairs_share_receives_each_is_used_once_and_the_limit_is_told_once() {
         assert_eq!(done, 400, "{next:?}");
         world.quiesce(SECOND);
         told += limits();
-        assert!(armed > 1 && (told == armed || srq.attr().limit > 0 && told + 1 == armed), "{told} of {armed}");
+        assert!(
+            armed > 1 && (told == armed || srq.attr().limit > 0 && told + 1 == armed),
+            "{told} of {armed}"
+        );
 
         // One that fails leaves the others theirs, and says that it takes no more.
         let left = 64 - free.len();

@@ -7,7 +7,11 @@ use urxe::verbs::SendOp;
 use crate::harness::{EndInit, MS, SECOND, Wiring, World, good, pair, perfect};
 
 /// Moves 8 messages of 1 MiB; returns seconds and bytes sent for a byte of payload, both ways together.
-fn transfer(rate: u64, one_way: u64, op: impl Fn(u64, &crate::harness::End, &crate::harness::End)) -> (f64, f64) {
+fn transfer(
+    rate: u64,
+    one_way: u64,
+    op: impl Fn(u64, &crate::harness::End, &crate::harness::End),
+) -> (f64, f64) {
     let slow = Impairments { rate: Some(rate), delay_ns: (one_way, one_way), ..perfect() };
     let mut world = World::new(1, slow, 2);
     let init = EndInit { bytes: 1 << 20, ..Default::default() };
@@ -33,7 +37,9 @@ fn transfer(rate: u64, one_way: u64, op: impl Fn(u64, &crate::harness::End, &cra
 
 #[test]
 fn a_slow_or_distant_peer_is_neither_given_up_nor_flooded() {
-    for (rate, one_way) in [(2_000_000, MS), (10_000_000, 30 * MS), (125_000_000, 100 * MS), (1_250_000_000, 5 * MS)] {
+    for (rate, one_way) in
+        [(2_000_000, MS), (10_000_000, 30 * MS), (125_000_000, 100 * MS), (1_250_000_000, 5 * MS)]
+    {
         let send = transfer(rate, one_way, |i, a, _| a.post(i, SendOp::Send, &[a.sge(0, 1 << 20)]));
         let read = transfer(rate, one_way, |i, a, b| {
             a.post(i, SendOp::Read(b.remote(0)), &[a.sge(0, 1 << 20)]);

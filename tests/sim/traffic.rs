@@ -576,8 +576,10 @@ impl Traffic<'_> {
             return;
         }
         loop {
-            let posted =
-                f.posted.pop_front().unwrap_or_else(|| panic!("a completion of nothing that was posted: {wc:?}"));
+            let posted = f
+                .posted
+                .pop_front()
+                .unwrap_or_else(|| panic!("a completion of nothing that was posted: {wc:?}"));
             if let Some((place, data)) = posted.answer {
                 let what = format!("answer to request {} of queue pair {}", posted.id, wc.qpn);
                 f.arena.check(place, &data, &what);

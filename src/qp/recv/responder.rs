@@ -11,9 +11,6 @@ use crate::time::Instant;
 use crate::verbs::{AsyncEvent, QpState, QpType, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::{AtomicEth, Headers, NakCode, Operation, Reth, Service, Syndrome};
 
-/// How far a repeated READ may reach beyond what was executed, in packets.
-const MAX_READ_AHEAD: u32 = 1 << 20;
-
 /// Why a request is not executed.
 enum Refusal {
     /// The receiver is not ready: nothing was done, the peer tries later.
@@ -150,17 +147,11 @@ impl RecvSide {
             Operation::ReadRequest => {
                 let (Some(reth), Some(accept)) = (headers.reth, &self.accept) else { return };
                 let packets = reth.len.div_ceil(accept.mtu.bytes()).max(1);
-                if self.check_remote(&reth, Access::REMOTE_READ, mem).is_err() {
+                // It must not reach beyond what was executed.
+                if psn.plus(packets).is_after(self.epsn)
+                    || self.check_remote(&reth, Access::REMOTE_READ, mem).is_err()
+                {
                     return;
-                }
-                // It should not reach beyond what was executed. If it does, the rest is executed now.
-                let end = psn.plus(packets);
-                if end.is_after(self.epsn) {
-                    if packets > MAX_READ_AHEAD || !matches!(self.message, Message::None) {
-                        return;
-                    }
-                    self.epsn = end;
-                    self.nak_sent = false;
                 }
                 let Reth { addr, rkey, len } = reth;
                 let job = ReadJob { addr, rkey, len, packets, next: 0, again: true };

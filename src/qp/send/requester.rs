@@ -287,7 +287,8 @@ impl SendSide {
         } else {
             self.sent_charge + u64::from(packets) * u64::from(mtu + super::PACKET_OVERHEAD)
         };
-        self.awaited.push_back(Awaited { first: self.next_psn, end: self.next_psn.plus(packets) });
+        let end = self.next_psn.plus(packets);
+        self.awaited.push_back(Awaited { first: self.next_psn, end });
         self.unasked = 0;
         self.sent(packets, charge);
         Ok(())
