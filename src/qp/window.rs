@@ -93,10 +93,12 @@ impl Window {
 
     /// The round-trip time in ns: measured, or a guess.
     pub fn rtt(&self) -> u64 {
-        match self.srtt.load(Ordering::Relaxed) {
-            0 => FIRST_RTT,
-            ns => ns,
-        }
+        self.measured_rtt().unwrap_or(FIRST_RTT)
+    }
+
+    /// The round-trip time in ns, once it was measured.
+    pub fn measured_rtt(&self) -> Option<u64> {
+        Some(self.srtt.load(Ordering::Relaxed)).filter(|&ns| ns != 0)
     }
 }
 

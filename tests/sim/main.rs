@@ -9,4 +9,5 @@ mod traffic;
 mod endings;
 mod faults;
 mod shared;
+mod slow;
 mod unreliable;

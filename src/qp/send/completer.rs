@@ -109,6 +109,7 @@ impl SendSide {
         }
         conn.window.cut(self.now);
         self.rewound = Some((psn, self.now));
+        self.resent = self.now;
         self.rewind(psn);
     }
 
@@ -179,6 +180,12 @@ impl SendSide {
             {
                 conn.window.sample_rtt(self.now.since(when));
                 self.rtt_probe = None;
+                self.backoff = 0;
+            } else if let Some(rtt) = conn.window.measured_rtt()
+                && (rtt / 4..=2 * rtt).contains(&self.now.since(self.resent))
+            {
+                // The answer came as long after the repetition as answers do: the first try was lost.
+                self.backoff = 0;
             }
         }
         self.rnr_tries = 0;
@@ -324,6 +331,7 @@ impl SendSide {
             return self.fail_front(WcStatus::RetryExcErr, cause, notices);
         }
         self.retries_left -= 1;
+        self.resent = self.now;
         conn.window.cut(self.now);
         self.rewind(self.una);
         self.timers.ack = self.ack_timeout().map_or(Instant::NEVER, |ns| self.now.plus(ns));
@@ -345,6 +353,8 @@ impl SendSide {
             conn.window.cut(self.now);
         }
         self.timers.probes += 1;
+        self.backoff += 1;
+        self.resent = self.now;
         self.rewind(psn);
         self.rtt_probe = None;
         self.timers.probe = self.now.plus(self.probe_interval());

@@ -152,7 +152,11 @@ pub struct SendSide {
     rnr_left: u8,
     rnr_tries: u32,
     rewound: Option<(Psn, Instant)>,
+    /// When something was last sent again.
+    resent: Instant,
     rtt_probe: Option<(Psn, Instant)>,
+    /// Doublings of the probe interval, until the measured round trip proves to be right.
+    backoff: u32,
     stuck: Option<Stuck>,
     /// Of unreliable queue pairs, and what they sent since the last pause.
     pace: Pace,
@@ -198,7 +202,9 @@ impl SendSide {
             rnr_left: 0,
             rnr_tries: 0,
             rewound: None,
+            resent: Instant::ZERO,
             rtt_probe: None,
+            backoff: 0,
             stuck: None,
             pace: Pace::new(),
             burst: 0,

@@ -20,6 +20,10 @@ const READ_CHUNK: u32 = 128 * 1024;
 const MAX_OUTSTANDING: i32 = 1 << 21;
 /// How long after a packet the tail is probed, at least.
 const PROBE_FLOOR: u64 = 4_000_000;
+/// The same, at most.
+const PROBE_CEILING: u64 = 1_000_000_000;
+/// The same for a peer of whom nothing was heard yet.
+const FIRST_PROBE: u64 = 100_000_000;
 
 /// What an unreliable queue pair sends between pauses, in bytes of full packets.
 const SLOW_BURST: u32 = 64 * 1024;
@@ -265,7 +269,9 @@ impl SendSide {
             return Err((WcStatus::LocQpOpErr, Cause::NoPath));
         };
         let mtu = conn.mtu.bytes();
-        let chunk = READ_CHUNK / mtu;
+        // After a loss in smaller pieces, so that another one does not cost so much.
+        let again = self.next_psn.is_before(self.max_psn);
+        let chunk = if again { READ_CHUNK / 8 } else { READ_CHUNK } / mtu;
         let packets = (wqe.packets - k).min(chunk - k % chunk);
         let offset = u64::from(k) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
@@ -371,9 +377,11 @@ impl SendSide {
         self.timers.probe = self.now.plus(self.probe_interval());
     }
 
+    /// Some round trips. While none was measured, or since probes were needed, longer: what is taken for a loss may be a
+    /// long way, and as long as packets are sent again before they are answered, its length cannot be measured.
     pub(super) fn probe_interval(&self) -> u64 {
-        let rtt = self.conn.as_ref().map_or(PROBE_FLOOR, |c| c.window.rtt());
-        (4 * rtt).clamp(PROBE_FLOOR, 100_000_000) << self.timers.probes.min(6)
+        let rtt = self.conn.as_ref().and_then(|c| c.window.measured_rtt());
+        rtt.map_or(FIRST_PROBE, |rtt| (4 * rtt).clamp(PROBE_FLOOR, PROBE_CEILING)) << self.backoff.min(6)
     }
 
     /// Hears how many packets of the batch left. `tags` are the PSNs of all of them, in order. What did not leave is
