@@ -157,8 +157,14 @@ fn flush_sends_the_acknowledgement_that_waits_for_company() {
     connect(&b, &a);
     let sge = |e: &End| [Sge { addr: e.buf.as_ptr() as u64, len: 64, lkey: e.lkey }];
     b.qp.post_recv(&RecvWr { id: 9, sges: &sge(&b) }).unwrap();
-    a.qp.post_send([SendWr { id: 1, op: SendOp::Send, flags: SendFlags::default(), sges: &sge(&a), ud: None }])
-        .unwrap();
+    a.qp.post_send([SendWr {
+        id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::default(),
+        sges: &sge(&a),
+        ud: None,
+    }])
+    .unwrap();
     let arrive = || {
         while let Some(at) = net.next_event() {
             net.advance_to(at);

@@ -118,7 +118,11 @@ fn two_pairs() -> Result<(), String> {
             let port = harness::free_port().to_string();
             let line = ["pair", "--", "ib_write_lat", "-n", "2000", "-p", &port];
             let output = harness::run(&mut urxe(line), PATIENCE)?;
-            expect(output.code == Some(0) && output.text.contains("t_typical"), &output, "a table of latencies")
+            expect(
+                output.code == Some(0) && output.text.contains("t_typical"),
+                &output,
+                "a table of latencies",
+            )
         })
     });
     pairs.into_iter().try_for_each(|pair| pair.join().map_err(|_| "a thread panicked")?)

@@ -99,7 +99,8 @@ fn judge(results: &BTreeMap<&str, (&str, &str)>) -> Result<String, String> {
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    let mut page = format!("| not expected to pass | tests |\n| --- | --- |\n| (all others: pass) | {passed} |\n");
+    let mut page =
+        format!("| not expected to pass | tests |\n| --- | --- |\n| (all others: pass) | {passed} |\n");
     for (reason, patterns) in EXPECTED {
         // A test is counted where it is found first, as above.
         let count = results.keys().filter(|name| {

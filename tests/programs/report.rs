@@ -46,7 +46,10 @@ fn text() -> String {
         }
     }
     let version = version("python3-pyverbs");
-    text + &format!("\n## python3-pyverbs {version}\n\nThe suite of its package, but for one vendor's hardware:\n\n{}", noted(PYVERBS))
+    text + &format!(
+        "\n## python3-pyverbs {version}\n\nThe suite of its package, but for one vendor's hardware:\n\n{}",
+        noted(PYVERBS)
+    )
 }
 
 fn noted(name: &str) -> String {
