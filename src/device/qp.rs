@@ -202,7 +202,11 @@ impl QueuePair {
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut side = self.qp.recv.lock();
         let result = side.post(wr);
-        self.qp.deliver_recv(&self.core, &mut side);
+        if side.has_parked() {
+            self.qp.resume(&self.core, side, self.core.clock.now());
+        } else {
+            self.qp.deliver_recv(&self.core, &mut side);
+        }
         result
     }
 }
@@ -308,6 +312,27 @@ impl Qp {
         self.arm(core, side.deadline());
     }
 
+    /// Messages that have waited for a receive.
+    fn resume(&self, core: &Core, mut side: MutexGuard<'_, RecvSide>, now: Instant) {
+        mem::guard::ready_thread();
+        let mut notices = Notices::default();
+        side.resume(now, &core.mem, &mut notices);
+        self.deliver_recv(core, &mut side);
+        self.tend_parked(core, &mut side, now);
+        drop(side);
+        self.tell(core, notices);
+    }
+
+    /// Sends echoes, and looks again later if messages wait for a receive.
+    pub(super) fn tend_parked(&self, core: &Core, side: &mut RecvSide, now: Instant) {
+        for echo in side.take_echoes() {
+            core.send_echo(echo);
+        }
+        if side.has_parked() {
+            self.arm(core, side.look_again(now));
+        }
+    }
+
     /// Sends all replies, plain acknowledgements included.
     pub(crate) fn run_replies(&self, core: &Core, now: Instant) {
         let mut notices = Notices::default();
@@ -334,6 +359,12 @@ impl Qp {
             self.deliver_send(core, &mut side);
         }
         self.tell(core, notices);
+        let recv = self.recv.lock();
+        if recv.has_parked() {
+            self.resume(core, recv, now);
+        } else {
+            drop(recv);
+        }
         self.run_replies(core, now);
     }
 

@@ -1,7 +1,7 @@
 //! From datagrams to queue pairs.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use crate::ids::{PKey, Psn, Qpn};
 use crate::io::{ROCE_PORT, Received, RxBatch};
 use crate::mem;
-use crate::qp::recv::Source;
+use crate::qp::recv::{Echo, Source};
 use crate::time::Instant;
 use crate::wire::{Bth, Check, Headers, Opcode, Packet, PathIcrc, icrc};
 
@@ -111,7 +111,7 @@ impl Core {
             if first.headers.bth.opcode == Opcode::Cnp {
                 if let Some(qp) = self.qps.find(qpn) {
                     self.counters.rcvd_cnp.add(1);
-                    qp.send.lock().handle_congestion(now);
+                    self.hear(&qp, &first.headers.bth, now);
                 }
                 pending = next(&mut cached);
                 continue;
@@ -160,6 +160,7 @@ impl Core {
                 self.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
                 let lazy = side.has_replies() && !side.is_urgent();
                 qp.deliver_recv(self, &mut side);
+                qp.tend_parked(self, &mut side, now);
                 drop(side);
                 qp.tell(self, notices);
                 if lazy && !qp.lazy.swap(true, Ordering::Relaxed) {
@@ -208,15 +209,38 @@ impl Core {
             rx.told.clear();
         }
         rx.told.insert(key, now);
-        let mut bth = Bth::new(Opcode::Cnp, sender, Psn::new(0));
-        bth.becn = true;
-        let path = self.path(SocketAddr::new(packet.source.src.ip(), ROCE_PORT), 0, 0);
+        self.send_cnp(packet.source.src.ip(), Bth { becn: true, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) });
+    }
+
+    /// Tells a sender that its marked packet was taken.
+    pub(super) fn send_echo(&self, echo: Echo) {
+        self.send_cnp(echo.to, Bth { fecn: true, ..Bth::new(Opcode::Cnp, echo.qpn, echo.psn) });
+    }
+
+    fn send_cnp(&self, to: IpAddr, bth: Bth) {
+        let path = self.path(SocketAddr::new(to, ROCE_PORT), 0, 0);
         let mut batch = self.take_batch();
         batch.begin(&path, &Headers::new(bth), 0, 0);
         batch.finish();
         let outcome = self.link.send(&batch);
         self.counters.sent_cnp.add(outcome.sent_packets as u64);
         self.give_batch(batch);
+    }
+
+    /// A congestion notification packet: a complaint, an echo, or both.
+    fn hear(&self, qp: &Qp, bth: &Bth, now: Instant) {
+        let mut side = qp.send.lock();
+        if !bth.fecn || bth.becn {
+            side.handle_congestion(now);
+        }
+        if bth.fecn {
+            side.handle_echo(now, bth.psn);
+            let mut notices = crate::qp::Notices::default();
+            self.scheduler.sends_pending(self, qp, &mut side, now, &mut notices);
+            qp.deliver_send(self, &mut side);
+            drop(side);
+            qp.tell(self, notices);
+        }
     }
 
     /// What can be checked without a queue pair: ICRC, form, partition.

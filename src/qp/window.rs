@@ -59,6 +59,11 @@ impl Window {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// What the limit may grow to.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
     /// Changes what is in flight.
     pub fn charge(&self, delta: i64) {
         self.in_flight.fetch_add(delta, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::icrc::{Icrc, PathIcrc};
-use super::{Headers, MAX_HEADERS};
+use super::{Flow, Headers, MAX_HEADERS};
 
 /// What the IP stack puts into the IPv4 identification, which the ICRC covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +36,15 @@ pub struct Path {
     pub flow_label: u32,
     /// What the IP stack does with the identification.
     pub ip_id: IpId,
+    /// What unreliable queue pairs have on the way.
+    pub flow: Flow,
     icrc: PathIcrc,
 }
 
 impl Path {
     /// The path between two sockets.
     pub fn new(src: SocketAddr, dst: SocketAddr, traffic_class: u8, flow_label: u32, ip_id: IpId) -> Self {
-        Self { src, dst, traffic_class, flow_label, ip_id, icrc: PathIcrc::new(src, dst) }
+        Self { src, dst, traffic_class, flow_label, ip_id, flow: Flow::default(), icrc: PathIcrc::new(src, dst) }
     }
 }
 

@@ -20,12 +20,14 @@
 //! that [`Packet::parse`] refuses cannot be attributed to a request and is counted and dropped.
 
 pub mod batch;
+mod flow;
 pub mod header;
 pub mod icrc;
 pub mod opcode;
 mod packet;
 
 pub use batch::{IpId, Path, TxBatch};
+pub use flow::Flow;
 pub use header::{
     Aeth, AtomicEth, Bth, Deth, Feth, FlushSelectivity, Headers, MAX_HEADERS, NakCode, Reth, Syndrome,
 };

@@ -4,6 +4,7 @@
 //! [`RecvSide::poll_transmit`] sends in the order of their PSNs (`reply`).
 
 mod check;
+mod parked;
 mod reply;
 mod responder;
 
@@ -19,6 +20,8 @@ use crate::srq::{RecvWqe, Srq};
 use crate::time::Instant;
 use crate::verbs::{PostError, QpCaps, QpState, QpType, RecvWr, Wc, WcOpcode, WcStatus};
 use crate::wire::Path;
+pub use parked::Echo;
+use parked::Parked;
 use reply::Replies;
 
 /// Where a packet came from: what a datagram's GRH tells.
@@ -119,6 +122,7 @@ pub struct RecvSide {
     message: Message,
     saved: VecDeque<SavedAtomic>,
     replies: Replies,
+    parked: Parked,
     established: bool,
     drops: Drops,
 
@@ -144,6 +148,7 @@ impl RecvSide {
             message: Message::None,
             saved: VecDeque::new(),
             replies: Replies::default(),
+            parked: Parked::default(),
             established: false,
             drops: Drops::default(),
             done: Vec::new(),
@@ -225,6 +230,7 @@ impl RecvSide {
             }
         }
         self.replies.keep_naks();
+        self.parked = Parked::default();
     }
 
     fn complete(&mut self, wc: Wc) {

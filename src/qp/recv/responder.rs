@@ -50,11 +50,28 @@ impl RecvSide {
             self.established = true;
             notices.events.push(AsyncEvent::CommEstablished(self.qpn));
         }
-        match self.kind {
-            QpType::Rc => self.handle_reliable(headers, payload, mem, notices),
-            QpType::Uc => self.handle_unreliable(headers, payload, mem, notices),
-            QpType::Ud => self.handle_datagram(headers, payload, source, mem, notices),
+        if self.kind == QpType::Rc {
+            self.handle_reliable(headers, payload, mem, notices);
+        } else if !self.park(headers, payload, source) {
+            self.handle_ready(headers, payload, source, mem, notices);
         }
+    }
+
+    /// An unreliable packet that need not wait.
+    pub(super) fn handle_ready(
+        &mut self,
+        headers: &Headers,
+        payload: &[u8],
+        source: &Source,
+        mem: &dyn Memory,
+        notices: &mut Notices,
+    ) {
+        if self.kind == QpType::Uc {
+            self.handle_unreliable(headers, payload, mem, notices);
+        } else {
+            self.handle_datagram(headers, payload, source, mem, notices);
+        }
+        self.echo(headers, source);
     }
 
     fn handle_reliable(

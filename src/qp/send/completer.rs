@@ -293,7 +293,11 @@ impl SendSide {
         }
         if self.kind != QpType::Rc {
             let waits = self.next < self.wqes.len() && self.state == QpState::Rts;
-            return if waits { self.pace.not_before() } else { Instant::NEVER };
+            return match waits {
+                true if self.unechoed() => self.unacknowledged.deadline(),
+                true => self.pace.not_before(),
+                false => Instant::NEVER,
+            };
         }
         self.timers.ack.min(self.timers.probe)
     }
@@ -305,6 +309,10 @@ impl SendSide {
             if now >= until {
                 self.rnr_until = None;
             }
+            return;
+        }
+        if self.kind != QpType::Rc {
+            self.unacknowledged.expire(now);
             return;
         }
         if self.next_psn == self.una {

@@ -3,6 +3,7 @@
 
 mod completer;
 mod requester;
+mod unacknowledged;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::verbs::{
     PostError, QpCaps, QpState, QpType, SendFlags, SendOp, SendWr, UdDest, Wc, WcOpcode, WcStatus, limits,
 };
 use crate::wire::Path;
+use unacknowledged::Unacknowledged;
 
 /// A send work request in the queue.
 #[derive(Debug)]
@@ -161,6 +163,7 @@ pub struct SendSide {
     /// Of unreliable queue pairs, and what they sent since the last pause.
     pace: Pace,
     burst: u32,
+    unacknowledged: Unacknowledged,
     notify_drained: bool,
 
     /// Completions that are not in the queue yet, with the position of their request.
@@ -208,6 +211,7 @@ impl SendSide {
             stuck: None,
             pace: Pace::new(),
             burst: 0,
+            unacknowledged: Unacknowledged::default(),
             notify_drained: false,
             done: Vec::new(),
             now: Instant::ZERO,
@@ -279,6 +283,7 @@ impl SendSide {
 
     /// Gives back what the queue pair holds of the peer's window.
     pub fn release_window(&mut self) {
+        self.unacknowledged = Unacknowledged::default();
         if let Some(conn) = &self.conn {
             conn.window.charge(self.acked_charge as i64 - self.sent_charge as i64);
         }

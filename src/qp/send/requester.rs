@@ -113,6 +113,9 @@ impl SendSide {
             return Some(Blocked::Draining);
         }
         if self.kind != QpType::Rc {
+            if self.unechoed() {
+                return Some(Blocked::Window);
+            }
             return (self.now < self.pace.not_before()).then_some(Blocked::Pace);
         }
         if self.rnr_until.is_some() {
@@ -136,6 +139,13 @@ impl SendSide {
             return Some(Blocked::Window);
         }
         None
+    }
+
+    /// Unreliable: whether the peer has to take what is on the way first.
+    pub(super) fn unechoed(&self) -> bool {
+        let (Some(wqe), Some(conn)) = (self.wqes.get(self.next), &self.conn) else { return false };
+        let path = wqe.ud.as_ref().map(|ud| &ud.path).or(conn.path.as_ref());
+        path.is_some_and(|path| self.unacknowledged.blocks(path, u64::from(conn.window.max() / 2)))
     }
 
     fn shape(wqe: &Wqe, k: u32, mtu: u32) -> Shape {
@@ -199,6 +209,11 @@ impl SendSide {
         let ask = self.kind == QpType::Rc
             && (shape.position.is_end() || self.unasked + charge > conn.window.limit() / 4);
         bth.ack_request = ask;
+        if self.kind != QpType::Rc {
+            let limit = u64::from(conn.window.max() / 2);
+            let last = shape.position.is_end() && self.next + 1 == self.wqes.len();
+            bth.fecn = self.unacknowledged.sent(self.now, path, self.next_psn, shape.len, limit, last);
+        }
         let mut headers = Headers::new(bth);
         headers.immediate = immediate;
         if let Some(remote) = remote
@@ -354,6 +369,12 @@ impl SendSide {
         }
     }
 
+    /// The peer of an unreliable queue pair has taken the marked packet `psn`, and all before it.
+    pub fn handle_echo(&mut self, now: Instant, psn: Psn) {
+        self.now = now;
+        self.unacknowledged.echoed(psn);
+    }
+
     /// A congestion notification packet: the receiver's queue grows.
     pub fn handle_congestion(&mut self, now: Instant) {
         self.now = now;
@@ -388,6 +409,7 @@ impl SendSide {
     /// sent again by the next [`poll_transmit`](Self::poll_transmit); datagram and unreliable requests that left are done.
     pub fn handle_sent(&mut self, sent: usize, tags: &[u32], notices: &mut Notices) {
         if let Some(&psn) = tags.get(sent) {
+            self.unacknowledged.unsent(Psn::new(psn));
             self.rewind(Psn::new(psn));
         }
         if self.kind == QpType::Rc {
