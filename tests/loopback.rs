@@ -1,10 +1,13 @@
 //! Two devices on loopback sockets, in one process.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use urxe::config::Config;
-use urxe::device::{Device, QpInit, QueuePair};
+use urxe::device::{Clock, Device, QpInit, QueuePair};
 use urxe::ids::{Gid, Mtu, Psn, QKey, RKey};
+use urxe::io::{impair::Impairments, sim::SimNet};
 use urxe::mem::{Access, PdId};
 use urxe::verbs::*;
 
@@ -19,7 +22,10 @@ struct End {
 }
 
 fn end(size: usize) -> End {
-    let device = Device::open(&Config::default()).unwrap();
+    end_of(Device::open(&Config::default()).unwrap(), size)
+}
+
+fn end_of(device: Device, size: usize) -> End {
     let pd = device.alloc_pd();
     let cq = device.create_cq(1024, None);
     let qp = device
@@ -134,4 +140,58 @@ fn a_send_a_write_a_read_and_an_atomic_arrive() {
     assert_eq!(u64::from_ne_bytes(a.buf[900_000..900_008].try_into().unwrap()), before);
     assert_eq!(u64::from_ne_bytes(b.buf[..8].try_into().unwrap()), before.wrapping_add(5));
     let _ = (a.pd, QKey(0));
+}
+
+/// Without a thread that would send it a little later.
+#[test]
+fn flush_sends_the_acknowledgement_that_waits_for_company() {
+    let net = SimNet::new(1, Impairments::default());
+    let clock = Arc::new(AtomicU64::new(1_000_000));
+    let sim = |address: &str| {
+        let link = Arc::new(net.link(address.parse().unwrap()));
+        let clock = Clock::Manual(clock.clone());
+        end_of(Device::on_link(&Config::default(), link, "sim".into(), 1 << 20, clock).unwrap(), 4096)
+    };
+    let (a, b) = (sim("10.0.0.1:4791"), sim("10.0.0.2:4791"));
+    connect(&a, &b);
+    connect(&b, &a);
+    let sge = |e: &End| [Sge { addr: e.buf.as_ptr() as u64, len: 64, lkey: e.lkey }];
+    b.qp.post_recv(&RecvWr { id: 9, sges: &sge(&b) }).unwrap();
+    a.qp.post_send([SendWr {
+        id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::default(),
+        sges: &sge(&a),
+        ud: None,
+    }])
+    .unwrap();
+    let arrive = || {
+        while let Some(at) = net.next_event() {
+            net.advance_to(at);
+        }
+    };
+    arrive();
+    b.device.poll();
+    arrive();
+    a.device.poll();
+    assert_eq!((b.cq.len(), a.cq.len()), (1, 0), "b has it, and its acknowledgement waits");
+    b.device.flush(Duration::from_secs(1));
+    arrive();
+    a.device.poll();
+    assert_eq!(a.cq.len(), 1);
+}
+
+#[test]
+fn requests_that_are_posted_together_are_taken_or_refused_together() {
+    let (a, b) = (end(4096), end(4096));
+    connect(&a, &b);
+    let wr = |id, sges| SendWr { id, op: SendOp::Send, flags: SendFlags::default(), sges, ud: None };
+    let five = [Sge { addr: a.buf.as_ptr() as u64, len: 1, lkey: a.lkey }; 5];
+    let list = [wr(1, &five[..1]), wr(2, &five), wr(3, &five[..1])];
+    let refused = PostError::TooManySges { have: 5, max: 4 };
+    assert_eq!(a.qp.post_send_all(list.iter().cloned()), Err((1, refused)));
+    let list: Vec<_> = (0..129).map(|id| wr(id, &five[..1])).collect();
+    assert_eq!(a.qp.post_send_all(list.iter().cloned()), Err((128, PostError::Full(128))));
+    a.qp.post_send_all(list[..128].iter().cloned()).unwrap();
+    assert_eq!(a.qp.post_send_all(list[..1].iter().cloned()), Err((0, PostError::Full(128))));
 }

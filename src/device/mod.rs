@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
@@ -322,9 +323,13 @@ impl Device {
         self.core.attention.program_sleeps();
     }
 
-    /// To be called when the process is about to end: peers hear of what was received from them.
-    pub fn flush(&self) {
-        self.core.flush();
+    /// Sends the acknowledgements that wait for company. For a process that ends without destroying its queue pairs:
+    /// it may be anywhere, even inside this device, so locks are not waited for beyond `patience`.
+    pub fn flush(&self, patience: Duration) {
+        let end = std::time::Instant::now() + patience;
+        if let Some(mut rx) = self.core.receiver.try_lock_until(end) {
+            self.core.flush_lazy_until(&mut rx, self.core.clock.now(), end);
+        }
     }
 
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.

@@ -161,8 +161,28 @@ impl QueuePair {
         requests: impl IntoIterator<Item = SendWr<'a>>,
     ) -> Result<(), (usize, PostError)> {
         mem::guard::ready_thread();
-        let mut result = Ok(());
+        self.post_locked(self.qp.send.lock(), requests)
+    }
+
+    /// Posts all of these send requests, or, if one is refused, none.
+    pub fn post_send_all<'a>(
+        &self,
+        requests: impl ExactSizeIterator<Item = SendWr<'a>> + Clone,
+    ) -> Result<(), (usize, PostError)> {
+        mem::guard::ready_thread();
         let mut side = self.qp.send.lock();
+        if requests.len() > 1 {
+            side.check_all(requests.clone())?;
+        }
+        self.post_locked(side, requests)
+    }
+
+    fn post_locked<'a>(
+        &self,
+        mut side: MutexGuard<'_, SendSide>,
+        requests: impl IntoIterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let mut result = Ok(());
         for (i, wr) in requests.into_iter().enumerate() {
             if let Err(e) = side.post(&wr) {
                 result = Err((i, e));

@@ -277,6 +277,17 @@ impl Core {
         rx.lazy = lazy;
     }
 
+    /// The same at the end of a process. Whoever holds a queue pair may never let go of it.
+    pub(super) fn flush_lazy_until(&self, rx: &mut Receiver, now: Instant, end: std::time::Instant) {
+        for qp in rx.lazy.drain(..) {
+            qp.lazy.store(false, Ordering::Relaxed);
+            if let Some(mut side) = qp.recv.try_lock_until(end) {
+                // What this has to tell comes too late for the program.
+                qp.send_replies(self, &mut side, now, &mut crate::qp::Notices::default());
+            }
+        }
+    }
+
     /// One round for a program that polls: receives, or, if nothing came, runs what is due and sends what waited for company.
     pub(crate) fn poll(&self) {
         mem::guard::ready_thread();
@@ -320,13 +331,6 @@ impl Core {
         // Others may wait for the lock while a stream comes in.
         MutexGuard::unlock_fair(rx);
         any
-    }
-
-    /// Sends acknowledgements that wait for company, if nobody else is at it: for a process that is about to end.
-    pub(crate) fn flush(&self) {
-        if let Some(mut rx) = self.receiver.try_lock() {
-            self.flush_lazy(&mut rx, self.clock.now());
-        }
     }
 
     /// Runs the queue pairs whose time came at least `grace` ns ago. While packets come in there is grace: after a

@@ -285,7 +285,8 @@ fn ucx() -> Vec<Case> {
         Kind::Single,
         Check::Says(&["Transport: rc_verbs", "Transport: ud_verbs", "Device: urxe0:1"]),
     )];
-    const RC: &[(&str, &str)] = &[("UCX_TLS", "rc_verbs"), ("UCX_NET_DEVICES", "urxe0:1")];
+    // rc_v is rc_verbs with ud_verbs to set up connections, without which UCX has no way to find the peer's queue pair.
+    const RC: &[(&str, &str)] = &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "urxe0:1")];
     const UD: &[(&str, &str)] = &[("UCX_TLS", "ud_verbs"), ("UCX_NET_DEVICES", "urxe0:1")];
     for env in [RC, UD] {
         for arguments in [

@@ -14,6 +14,9 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
         ("run_passes_flags_and_exit_code_on", run_passes_on),
         ("a_taken_address_is_refused", taken_address),
         ("pair_connects_labels_and_gives_the_worse_code", pair_works),
+        ("pair_exit_codes_are_those_of_the_worse_side", pair_codes),
+        ("two_pairs_run_at_once", two_pairs),
+        ("a_bad_flag_is_the_programs_own_error", bad_flags),
         ("pair_does_not_start_a_client_without_server", pair_without_server),
         ("pair_ends_what_it_started", pair_ends_all),
         ("devices_shows_values_and_their_sources", devices),
@@ -82,13 +85,66 @@ fn taken_address() -> Result<(), String> {
     expect(output.code == Some(0) && output.text.is_empty(), &output, "success in silence")
 }
 
-fn pair_works() -> Result<(), String> {
+/// A pair of toys that end as said.
+fn toys(server: &str, client: &str) -> Result<Output, String> {
     let toy = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut command = urxe(["pair", "--"]);
-    let output = harness::run(command.arg(toy).args(["toy", &harness::free_port().to_string()]), PATIENCE)?;
+    let mut command = urxe(["pair", "--server-arg", server, "--client-arg", client]);
+    command.arg("--").arg(toy).args(["toy", &harness::free_port().to_string()]);
+    harness::run(&mut command, PATIENCE)
+}
+
+fn pair_works() -> Result<(), String> {
+    let output = toys("0", "3")?;
     let has = |line| output.text.lines().any(|l| l == line);
     let good = has("client| hello from 127.0.0.1") && has("server| served") && has("server| no end of line");
     expect(good && output.code == Some(3), &output, "both outputs with labels, and code 3")
+}
+
+fn pair_codes() -> Result<(), String> {
+    for (server, client, code) in
+        [("0", "0", 0), ("4", "0", 4), ("5", "6", 6), ("6", "5", 6), ("9!", "0", 137), ("1", "15!", 143)]
+    {
+        let output = toys(server, client)?;
+        let wanted = format!("code {code} from a server that ends with {server} and a client with {client}");
+        expect(output.code == Some(code), &output, &wanted)?;
+    }
+    Ok(())
+}
+
+/// Two pairs find four addresses.
+fn two_pairs() -> Result<(), String> {
+    let pairs = [0, 1].map(|_| {
+        std::thread::spawn(|| {
+            let port = harness::free_port().to_string();
+            let line = ["pair", "--", "ib_write_lat", "-n", "2000", "-p", &port];
+            let output = harness::run(&mut urxe(line), PATIENCE)?;
+            expect(
+                output.code == Some(0) && output.text.contains("t_typical"),
+                &output,
+                "a table of latencies",
+            )
+        })
+    });
+    pairs.into_iter().try_for_each(|pair| pair.join().map_err(|_| "a thread panicked")?)
+}
+
+/// A program's own errors stay its own: its words, its code, and no client that waits for a server.
+fn bad_flags() -> Result<(), String> {
+    for (line, code, words) in [
+        (&["ib_send_lat", "--no-such-flag"][..], 1, "no-such-flag"),
+        (&["ib_send_bw", "-c", "XX"], 1, "Invalid Connection type"),
+        (&["ib_write_bw", "-c", "UD"], 1, "only possible in SEND"),
+        (&["ib_send_bw", "-d", "mlx5_0"], 1, "mlx5_0"),
+        (&["ibv_rc_pingpong", "-z"], 1, "invalid option"),
+        (&["ibv_rc_pingpong", "-d", "mlx5_0"], 1, "mlx5_0 not found"),
+    ] {
+        for mode in ["run", "pair"] {
+            let output = harness::run(urxe([mode, "--"]).args(line), PATIENCE)?;
+            let good = output.code == Some(code) && output.text.contains(words);
+            expect(good, &output, &format!("code {code} and {words:?} from {mode} {line:?}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn pair_without_server() -> Result<(), String> {

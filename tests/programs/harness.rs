@@ -1,6 +1,7 @@
 //! Runs `urxe`, with an end to everything it starts.
 
-use std::io::Read;
+use std::fs;
+use std::io::{Read, Seek, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,8 +34,24 @@ pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Builds `urxe` and the drop-in library: no test of the root package depends on them.
+/// Builds `urxe` and the drop-in library: no test of the root package depends on them. Once for each run of nextest,
+/// which starts a process for each test.
 pub(crate) fn build() {
+    let Some(run) = std::env::var_os("NEXTEST_RUN_ID") else { return build_now() };
+    let path = profile_folder().with_file_name("programs.built");
+    let mut stamp = fs::File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let stamp = stamp.as_mut().expect("the target folder is writable");
+    stamp.lock().expect("files can be locked");
+    let mut built = String::new();
+    let _ = stamp.read_to_string(&mut built);
+    if run.to_str() != Some(&built) {
+        build_now();
+        let _ = stamp.set_len(0).and_then(|()| stamp.rewind());
+        let _ = stamp.write_all(run.as_encoded_bytes());
+    }
+}
+
+fn build_now() {
     let profile = match profile_folder().file_name().and_then(|n| n.to_str()) {
         Some("debug") | None => "dev".to_owned(),
         Some(name) => name.to_owned(),

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cases::{self, Case};
+use crate::cases;
 use crate::harness::{profile_folder, repository, sideway};
 
-const PASSES: &str = "passes";
-const FAILS: &str = "fails";
+/// The name under which the suite of pyverbs is noted.
+pub(crate) const PYVERBS: &str = "pyverbs_suite";
 const HEAD: &str = "\
 # Programs that run on urxe
 
@@ -17,14 +17,14 @@ Unmodified: from Debian's packages, and the examples of the crate sideway. Progr
 `cargo xtask test --write-docs` (tests/programs).
 ";
 
-/// Notes the result of a case and renews the page. Each case may be a process of its own.
-pub(crate) fn record(case: &Case, passed: bool) -> Result<(), String> {
+/// Notes the result of a test and renews the page. Each test may be a process of its own.
+pub(crate) fn record(name: &str, result: &str) -> Result<(), String> {
     let folder = folder();
     let failed = |e: std::io::Error| format!("cannot write {}: {e}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;
     let lock = fs::File::create(folder.join(".lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
-    fs::write(folder.join(case.name()), if passed { PASSES } else { FAILS }).map_err(failed)?;
+    fs::write(folder.join(name), result).map_err(failed)?;
     let page = match std::env::var("WRITE_DOCS").as_deref() {
         Ok("1") => repository().join("docs/programs.md"),
         _ => folder.with_extension("md"),
@@ -42,11 +42,18 @@ fn text() -> String {
     for package in ["ibverbs-utils", "perftest", "ucx-utils", cases::SIDEWAY] {
         text += &format!("\n## {package} {}\n\n| command | result |\n| --- | --- |\n", version(package));
         for case in cases.iter().filter(|c| c.package == package) {
-            let result = fs::read_to_string(folder().join(case.name())).unwrap_or("not run".into());
-            text += &format!("| `{}` | {result} |\n", case.command());
+            text += &format!("| `{}` | {} |\n", case.command(), noted(&case.name()));
         }
     }
-    text
+    let version = version("python3-pyverbs");
+    text + &format!(
+        "\n## python3-pyverbs {version}\n\nThe suite of its package, but for one vendor's hardware:\n\n{}",
+        noted(PYVERBS)
+    )
+}
+
+fn noted(name: &str) -> String {
+    fs::read_to_string(folder().join(name)).unwrap_or("not run".into())
 }
 
 fn version(package: &str) -> String {

@@ -1,4 +1,5 @@
-//! Measures what the device is compared with. `urxe-bench raw` prints one JSON line for each measurement over plain UDP
+//! Measures the device and what it is compared with. `urxe-bench compare` runs perftest over urxe beside the raw socket and
+//! prints their ratios. `urxe-bench raw` prints one JSON line for each measurement over plain UDP
 //! sockets on loopback: a stream with segmentation offload, and a ping-pong where both sides spin.
 //!
 //! Each side is a process of its own with one thread, pinned as perftest is: the first to CPU 0, its peer to CPU 1.
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
+mod compare;
+mod memory;
 mod socket;
 use socket::Socket;
 
@@ -21,6 +24,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// perftest over urxe beside plain UDP sockets, as a table of ratios
+    Compare {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// File between whose marks the table is put
+        #[arg(long)]
+        write: Option<std::path::PathBuf>,
+    },
     /// Plain UDP sockets on loopback
     Raw {
         /// Runs of each measurement; the median is printed
@@ -60,6 +72,7 @@ fn main() -> ExitCode {
         Bench::Raw { runs, milliseconds, streams, ping } => {
             raw(runs, Duration::from_millis(milliseconds), &streams, ping as usize)
         }
+        Bench::Compare { rounds, write } => compare::compare(rounds, write.as_deref()),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };

@@ -6,11 +6,12 @@ use std::sync::Once;
 
 use crate::boundary::{Errno, set_errno};
 
+// Programs probe for a connection manager and go on without: the errno tells them, so the message is no warning.
 fn refuse() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         _ = std::panic::catch_unwind(|| {
-            tracing::warn!(
+            tracing::info!(
                 "the connection manager (rdma_* and rsockets) is not available in this version; \
                  use the program's exchange over TCP, for perftest: without -R"
             );

@@ -106,6 +106,8 @@ fn demo() -> Result {
 fn bench(arguments: &[&str]) -> Result {
     packages::install(&[Package::Perftest])?;
     build(&["--release"])?;
+    let arguments =
+        if arguments.is_empty() { &["compare", "--write", "docs/performance.md"] } else { arguments };
     cargo(&[&["run", "--release", "-p", "urxe-bench", "--"], arguments].concat())
 }
 

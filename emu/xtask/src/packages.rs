@@ -11,6 +11,7 @@ pub(crate) enum Package {
     IbverbsUtils,
     RdmacmUtils,
     UcxUtils,
+    Pyverbs,
     IbverbsHeaders,
     RdmacmHeaders,
     Compiler,
@@ -25,6 +26,7 @@ pub(crate) const ALL: &[Package] = &[
     Package::IbverbsUtils,
     Package::RdmacmUtils,
     Package::UcxUtils,
+    Package::Pyverbs,
     Package::IbverbsHeaders,
     Package::RdmacmHeaders,
     Package::Compiler,
@@ -39,6 +41,7 @@ impl Package {
             Self::IbverbsUtils => "ibv_rc_pingpong",
             Self::RdmacmUtils => "rping",
             Self::UcxUtils => "ucx_perftest",
+            Self::Pyverbs => "/usr/share/doc/rdma-core/tests/run_tests.py",
             Self::IbverbsHeaders => "/usr/include/infiniband/verbs.h",
             Self::RdmacmHeaders => "/usr/include/rdma/rdma_cma.h",
             Self::Compiler => "cc",
@@ -73,6 +76,9 @@ impl Package {
                 ["rdmacm-utils", "librdmacm-utils", "librdmacm-utils", "rdma-core", "rdma-core"]
             }
             Self::UcxUtils => ["ucx-utils", "ucx", "openucx-tools", "openucx", "ucx"],
+            Self::Pyverbs => {
+                ["python3-pyverbs", "python3-pyverbs", "python3-pyverbs", "rdma-core", "py3-pyverbs"]
+            }
             Self::IbverbsHeaders => {
                 ["libibverbs-dev", "rdma-core-devel", "rdma-core-devel", "rdma-core", "rdma-core-dev"]
             }

@@ -314,6 +314,21 @@ impl SendSide {
         Ok(())
     }
 
+    /// Whether [`post`](Self::post) would take all these requests. If not, says which it would refuse, and why.
+    pub fn check_all<'a>(
+        &mut self,
+        requests: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let max = self.caps.max_send_wr;
+        for (i, wr) in requests.enumerate() {
+            self.check(&wr).map_err(|e| (i, e))?;
+            if self.occupied() + i >= max as usize {
+                return Err((i, PostError::Full(max)));
+            }
+        }
+        Ok(())
+    }
+
     /// Everything about a request that can be refused at once. Returns its length and packets.
     fn check(&mut self, wr: &SendWr<'_>) -> Result<(u32, u32), PostError> {
         match self.state {

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use device::config::{Config, LinkLayer};
@@ -80,8 +80,24 @@ fn opened() -> Outcome<&'static Opened> {
     let opened =
         Box::into_raw(Box::new(Opened { process: std::process::id(), device: Arc::new(device), object }));
     OPENED.store(opened, Ordering::Release);
+    static AT_EXIT: AtomicBool = AtomicBool::new(false);
+    if !AT_EXIT.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function takes and returns nothing, and this library is not unloaded while its threads run.
+        unsafe { libc::atexit(at_exit) };
+    }
     // SAFETY: just leaked.
     Ok(unsafe { &*opened })
+}
+
+/// A program may end without destroying its queue pairs. Its peer still waits for the acknowledgement of what the
+/// program has taken. Not in a child of fork: [`current`] knows.
+extern "C" fn at_exit() {
+    nothing(|| {
+        if let Some(opened) = current() {
+            opened.device.flush(Duration::from_millis(20));
+        }
+        Ok(())
+    });
 }
 
 /// A configuration that cannot be read also says nothing about where to log; standard error is the only place

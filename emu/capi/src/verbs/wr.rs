@@ -226,7 +226,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 sges: &batch.elements[request.elements.0..request.elements.1],
                 ud: request.ud.clone(),
             });
-            object.private.qp.post_send(requests).map_err(|(_, error)| post_error(error))
+            object.private.qp.post_send_all(requests).map_err(|(_, error)| post_error(error))
         })
     })
 }
