@@ -129,10 +129,9 @@ impl Core {
             let mut count = 0;
             let mut more = || {
                 count += 1;
-                match next(&mut cached) {
-                    Some(p) if same_side(&p, qpn, request) => Ok(p),
-                    other => Err(other),
-                }
+                let packet = next(&mut cached);
+                let same = packet.as_ref().is_some_and(|p| same_side(p, qpn, request));
+                (packet, same)
             };
             if request {
                 let mut side = qp.recv.lock();
@@ -153,8 +152,8 @@ impl Core {
                         self.counters.wrong_peer.add(1);
                     }
                     match more() {
-                        Ok(p) => packet = p,
-                        Err(other) => break other,
+                        (Some(p), true) => packet = p,
+                        (other, _) => break other,
                     }
                 };
                 self.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
@@ -177,8 +176,8 @@ impl Core {
                         self.counters.wrong_peer.add(1);
                     }
                     match more() {
-                        Ok(p) => packet = p,
-                        Err(other) => break other,
+                        (Some(p), true) => packet = p,
+                        (other, _) => break other,
                     }
                 };
                 self.scheduler.sends_pending(self, &qp, &mut side, now, &mut notices);

@@ -16,7 +16,8 @@ pub(super) struct Pace {
 
 impl Pace {
     const FIRST: u64 = 25_000;
-    const LONGEST: u64 = 8_000_000;
+    /// Far below the time after which a peer takes silence for a loss.
+    const LONGEST: u64 = 1_000_000;
 
     /// No pauses.
     pub(super) const fn new() -> Self {
@@ -26,9 +27,9 @@ impl Pace {
     pub(super) fn slow_down(&mut self) {
         self.pause = (self.pause * 2).clamp(Self::FIRST, Self::LONGEST);
     }
-    /// A batch (or the answer to a READ) went by without complaint.
+    /// A batch went by without complaint.
     pub(super) fn speed_up(&mut self) {
-        self.pause -= self.pause / 16;
+        self.pause -= self.pause / 32;
         if self.pause < Self::FIRST / 8 {
             self.pause = 0;
         }
@@ -64,7 +65,7 @@ mod tests {
         }
         pace.pause(Instant(0));
         assert_eq!(pace.not_before(), Instant(Pace::LONGEST));
-        for _ in 0..500 {
+        for _ in 0..1000 {
             pace.speed_up();
         }
         assert!(!pace.is_slow());

@@ -62,6 +62,8 @@ pub const fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     use QpType::{Rc, Uc, Ud};
     let (required, optional): (&[M], &[M]) = match (from, to) {
+        // Nothing is there to fail before INIT (IBA figure 124 has no such arrow).
+        (Reset, Err) => return None,
         (_, Reset | Err) => (&[], &[]),
         (Reset, Init) => match kind {
             Ud => (&[M::PKEY_INDEX, M::PORT, M::QKEY], &[]),

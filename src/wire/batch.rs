@@ -79,8 +79,10 @@ pub const MAX_RUN_PACKETS: usize = 64;
 pub const MAX_RUN_BYTES: usize = 65_535 - 60 - 8;
 /// Most packets of a batch.
 pub const MAX_PACKETS: usize = 64;
-/// Most bytes of a batch, whether staged or referenced.
-const MAX_BYTES: usize = 64 * 1024;
+/// Most bytes of a batch, referenced ones included.
+const MAX_BYTES: usize = 256 * 1024;
+/// Bytes of a batch that can be staged, headers included.
+const STAGING: usize = 64 * 1024 + MAX_PACKETS * (MAX_HEADERS + 8);
 /// From this payload length on, a contiguous piece of application memory is referenced, not copied.
 pub const REFERENCE_FROM: usize = 1024;
 
@@ -129,7 +131,7 @@ impl TxBatch {
     /// An empty batch with its buffers.
     pub fn new() -> Self {
         Self {
-            staging: vec![0; MAX_BYTES + MAX_PACKETS * (MAX_HEADERS + 8)].into_boxed_slice(),
+            staging: vec![0; STAGING].into_boxed_slice(),
             used: 0,
             pieces: Vec::with_capacity(4 * MAX_PACKETS),
             runs: Vec::with_capacity(16),
@@ -175,7 +177,8 @@ impl TxBatch {
     }
     /// Whether a packet with this much payload fits.
     pub fn has_room(&self, payload_len: usize) -> bool {
-        self.tags.len() < MAX_PACKETS && self.bytes + payload_len + MAX_HEADERS + 8 <= MAX_BYTES
+        let size = payload_len + MAX_HEADERS + 8;
+        self.tags.len() < MAX_PACKETS && self.bytes + size <= MAX_BYTES && self.used + size <= STAGING
     }
 
     /// Begins a packet: writes its headers. `payload_len` bytes must follow by [`stage`](Self::stage) or

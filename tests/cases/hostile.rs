@@ -53,13 +53,13 @@ const PD: PdId = PdId(1);
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
 
-struct Table1 {
+struct Memory {
     memory: Box<[std::sync::atomic::AtomicU64]>,
     table: Table,
     key: u32,
 }
 
-impl Table1 {
+impl Memory {
     fn new() -> Self {
         let memory: Box<[_]> = (0..(REGION + 2 * GUARD) / 8)
             .map(|_| std::sync::atomic::AtomicU64::new(0x5a5a_5a5a_5a5a_5a5a))
@@ -110,7 +110,7 @@ impl Table1 {
 }
 
 /// A packet that parses, often one that makes sense.
-fn packet(script: &mut Script<'_>, memory: &Table1, near: Psn) -> Option<(Headers, Vec<u8>)> {
+fn packet(script: &mut Script<'_>, memory: &Memory, near: Psn) -> Option<(Headers, Vec<u8>)> {
     let opcode = Opcode::from_u8(match script.byte() {
         b @ 0..=199 => b % 0x18,
         b @ 200..=219 => 0x20 + b % 12,
@@ -123,7 +123,7 @@ fn packet(script: &mut Script<'_>, memory: &Table1, near: Psn) -> Option<(Header
     headers.bth.solicited = flags & 2 != 0;
     // All extension headers; only those that the opcode lists are used.
     let (addr, rkey) = (memory.address(script), RKey(memory.key(script)));
-    headers.reth = Some(urxe::wire::Reth { addr, rkey, len: Table1::len(script) });
+    headers.reth = Some(urxe::wire::Reth { addr, rkey, len: Memory::len(script) });
     let word = u64::from(script.byte());
     headers.atomic = Some(urxe::wire::AtomicEth {
         addr: if flags & 4 != 0 { addr & !7 } else { addr },
@@ -169,7 +169,7 @@ fn path() -> Arc<Path> {
 pub(crate) fn run(script: &[u8]) {
     let script = &mut Script(script);
     let kind = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][usize::from(script.byte() % 4)];
-    let memory = Table1::new();
+    let memory = Memory::new();
     let cq = Arc::new(Cq::new(1, 1 << 16, None));
     let recv_cq = Arc::new(Cq::new(2, 1 << 16, None));
     let window = Arc::new(Window::new(1 << 18));
@@ -286,11 +286,9 @@ pub(crate) fn run(script: &[u8]) {
             14 if script.byte() < 20 => {
                 let to =
                     [QpState::Err, QpState::Sqd, QpState::Rts, QpState::Sqe][usize::from(script.byte() % 4)];
-                let legal = match (send.state(), to) {
-                    (QpState::Err, _) => false,
-                    (_, QpState::Sqe) | (QpState::Sqe, QpState::Sqd) => false,
-                    _ => true,
-                };
+                let legal = send.state() != QpState::Err
+                    && to != QpState::Sqe
+                    && !(send.state() == QpState::Sqe && to == QpState::Sqd);
                 if legal {
                     send.set_state(to, true);
                     recv.set_state(to);

@@ -89,7 +89,7 @@ fn random_faults_never_hang_reorder_repeat_or_spoil_anything_and_leave_nothing_i
             let plan = Plan {
                 messages: 240,
                 connections: 1 + rng.below(3) as usize,
-                max_len: 64 << 10,
+                max_len: [4, 64, 400][rng.below(3) as usize] << 10,
                 large_percent: rng.below(20),
             };
             let end = urxe::time::Instant(300 * SECOND);

@@ -412,7 +412,7 @@ impl Traffic<'_> {
         let rng = &mut self.rng;
         let immediate = (rng.next() as u32).to_ne_bytes();
         let mut flags = SendFlags::default();
-        let signaled = rng.percent(60) || f.left == 1 || f.until_barrier == 1 || f.next_id % 8 == 0;
+        let signaled = rng.percent(60) || f.left == 1 || f.until_barrier == 1 || f.next_id.is_multiple_of(8);
         if signaled {
             flags = flags.with(SendFlags::SIGNALED);
         }

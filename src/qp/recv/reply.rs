@@ -16,6 +16,12 @@ use crate::wire::{Aeth, Bth, Headers, NakCode, Opcode, Syndrome, TxBatch};
 /// Duplicates may ask for more READs than the peer may have outstanding; this bounds what waits.
 const MAX_WAITING: usize = 300;
 
+/// What is sent between pauses when the peer loses READ responses, in bytes of full packets.
+const SLOW_BURST: u32 = 16 * 1024;
+
+/// Who repeats a READ request for more bytes than this does not limit what it asks for by what it can take.
+const LONG_READ: u32 = 128 * 1024;
+
 /// An RDMA READ that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
@@ -118,11 +124,14 @@ impl Replies {
             }
             _ => false,
         });
-        if matches!(reply.kind, Kind::Read(_)) {
+        if let Kind::Read(job) = reply.kind {
             if waits {
                 return;
             }
-            self.pace.slow_down();
+            // A peer that asks for little at a time sets the pace itself, and may only be impatient.
+            if job.len > LONG_READ {
+                self.pace.slow_down();
+            }
         }
         let begun = self.queue.iter().skip(self.emitted).take_while(|r| match r.kind {
             Kind::Read(job) => job.next > 0,
@@ -191,11 +200,12 @@ impl RecvSide {
             if read && now < self.replies.pace.not_before() {
                 return Progress::Wait;
             }
+            if read && self.replies.pace.is_slow() && batch.packets() as u32 * mtu >= SLOW_BURST {
+                self.replies.pace.speed_up();
+                self.replies.pace.pause(now);
+                return Progress::Wait;
+            }
             if !batch.has_room(mtu as usize) {
-                if read && self.replies.pace.is_slow() {
-                    self.replies.pace.pause(now);
-                    return Progress::Wait;
-                }
                 return Progress::More;
             }
             let index = self.replies.emitted;
@@ -244,9 +254,6 @@ impl RecvSide {
                         if job.next < job.packets {
                             continue;
                         }
-                    }
-                    if !job.again {
-                        self.replies.pace.speed_up();
                     }
                 }
             }
