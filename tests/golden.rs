@@ -1,5 +1,5 @@
 //! Every packet that the kernel's rxe sent in tests/data/pcaps parses, has the ICRC that we compute, and comes out of
-//! our codecs byte for byte.
+//! our codecs byte for byte. So do those that urxe and rxe sent each other in tests/data/pcaps-urxe.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,11 +7,16 @@ use std::path::{Path, PathBuf};
 use urxe::wire::icrc::{Check, FlushIcrc, PathIcrc, verify};
 use urxe::wire::{Headers, ICRC_LEN, MAX_HEADERS, Opcode, Packet, UDP_PORT};
 
+/// Its address in the captures of urxe and rxe.
+const URXE: [u8; 4] = [10, 77, 0, 1];
+
 /// One RoCEv2 packet of a capture.
 struct Captured {
     file: String,
     /// Counted from 1 as Wireshark does.
     number: usize,
+    /// Sent by urxe, not by rxe.
+    ours: bool,
     path: PathIcrc,
     /// None on IPv6.
     ip_id: Option<u16>,
@@ -56,6 +61,7 @@ fn decapsulate(file: &str, number: usize, frame: &[u8]) -> Captured {
     Captured {
         file: file.to_owned(),
         number,
+        ours: ip[12..16] == URXE,
         path: path_of(be16(udp), be16(&udp[2..])),
         ip_id,
         datagram: udp[8..].to_vec(),
@@ -81,14 +87,26 @@ fn read(path: &Path) -> Vec<Captured> {
 }
 
 fn all() -> Vec<Captured> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pcaps");
+    let (files, packets) = folder("tests/data/pcaps");
+    assert_eq!((files, packets.len()), (24, 737), "the captures that README.md lists");
+    packets
+}
+
+/// Of urxe and rxe with each other.
+fn mixed() -> Vec<Captured> {
+    let (files, packets) = folder("tests/data/pcaps-urxe");
+    assert_eq!((files, packets.len()), (24, 1029), "the captures that README.md lists");
+    packets
+}
+
+/// All packets of the files of a folder, and how many files there are.
+fn folder(name: &str) -> (usize, Vec<Captured>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "pcap"));
     files.sort();
-    let packets: Vec<Captured> = files.iter().flat_map(|file| read(file)).collect();
-    assert_eq!((files.len(), packets.len()), (24, 737), "the captures that README.md lists");
-    packets
+    (files.len(), files.iter().flat_map(|file| read(file)).collect())
 }
 
 /// Emits headers, payload, pad and ICRC as a sender would.
@@ -104,7 +122,7 @@ fn emit(headers: &Headers, payload: &[u8], path: &PathIcrc, ip_id: u16, flush: F
 
 #[test]
 fn every_packet_parses_and_is_emitted_byte_for_byte() {
-    for captured in all() {
+    for captured in all().into_iter().chain(mixed()) {
         let packet = Packet::parse(&captured.datagram).unwrap_or_else(|e| panic!("{}: {e}", captured.name()));
         let again = emit(
             &packet.headers,
@@ -198,5 +216,47 @@ fn addresses_and_ports_are_covered() {
         PathIcrc::v6(a.to_ipv6_mapped(), b.to_ipv6_mapped(), port, UDP_PORT),
     ] {
         assert_eq!(verify(&path, captured.ip_id, &captured.datagram), Check::Mismatch);
+    }
+}
+
+#[test]
+fn urxe_and_rxe_compute_the_icrc_with_the_identification_on_the_wire() {
+    for captured in mixed() {
+        let id = captured.ip_id.unwrap();
+        let name = captured.name();
+        assert_eq!(verify(&captured.path, Some(id), &captured.datagram), Check::Match, "{name}");
+        let unseen = if id == 0 { Check::Match } else { Check::SolvedId(id) };
+        assert_eq!(verify(&captured.path, None, &captured.datagram), unseen, "{name}");
+        assert!(captured.ours || id != 0, "{name}: rxe counts from 1");
+    }
+}
+
+#[test]
+fn urxe_counts_from_zero_in_each_run_that_the_kernel_segments() {
+    let mut longest = 0;
+    let mut before: Option<(String, u16)> = None;
+    for captured in mixed().into_iter().filter(|c| c.ours) {
+        let id = captured.ip_id.unwrap();
+        if id != 0 {
+            // The packets of a run leave together, so the one before it in the capture is the one before it in the run.
+            assert_eq!(before, Some((captured.file.clone(), id - 1)), "{}", captured.name());
+        }
+        longest = longest.max(id);
+        before = Some((captured.file, id));
+    }
+    assert!(longest >= 10, "a run of 12 full packets is in rc_large: {longest}");
+}
+
+#[test]
+fn in_each_capture_of_a_connection_both_sides_are_heard() {
+    let mut heard = BTreeMap::<String, [usize; 2]>::new();
+    for captured in mixed() {
+        heard.entry(captured.file).or_default()[usize::from(captured.ours)] += 1;
+    }
+    for (file, [theirs, ours]) in heard {
+        let reliable = file.starts_with("rc_");
+        let (requester, responder) = if file.ends_with(".out") { (ours, theirs) } else { (theirs, ours) };
+        assert!(requester > 0, "{file}");
+        assert_eq!(responder > 0, reliable, "{file}");
     }
 }
