@@ -17,8 +17,8 @@ const HOST_ADDRESS: &str = "10.77.0.1";
 const GUEST_ADDRESS: &str = "10.77.0.10";
 /// Of the network: an RDMA MTU of 4096 fits.
 const MTU: &str = "4200";
-/// For one case. The guest is emulated.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// For one case. The guest is emulated: 40 MB/s on an idle host, 5 on a busy one, and `-a` moves 84 MB.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) enum Outcome {
     Passed,
@@ -114,7 +114,9 @@ fn cases() -> Vec<Case> {
         ("ib_atomic_bw", "-n 200"),
         ("ib_atomic_lat", "-n 200"),
     ];
-    // Unreliable: a lost message would be waited for, so few are in flight.
+    // Unreliable: perftest's server waits for ever for a message that was lost, and rxe knows no congestion
+    // notification. So all packets of a case fit the tap's queue (1000), however slow the guest is; with these, the rate
+    // that a sender reports is that of its own host.
     const UC: [(&str, &str); 4] = [
         ("ib_send_bw", "-c UC -s 8192 -n 100 -t 8"),
         ("ib_send_lat", "-c UC -s 2 -n 200"),
@@ -132,7 +134,7 @@ fn cases() -> Vec<Case> {
     }
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
         for mtu in [1024, 4096] {
-            both(program, format!("-m {mtu} -a -n 10"), "udp");
+            both(program, format!("-m {mtu} -a -n 5"), "udp");
         }
     }
     for (program, arguments) in RC.iter().chain(&UC[..1]).chain(&UD[..1]) {
