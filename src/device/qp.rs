@@ -104,6 +104,11 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
         }
     }
     let QpInit { kind, pd, send_cq, recv_cq, srq, caps, sig_all, events } = init;
+    if kind == QpType::Ud
+        && let Err(e) = core.link.show_headers()
+    {
+        tracing::warn!(error = %e, "the GRH of datagrams will show no traffic class and hop limit");
+    }
     let has_srq = srq.is_some();
     let qp = core.qps.insert(|number| {
         let send = SendSide::new(kind, number, pd, caps, sig_all, send_cq.clone());

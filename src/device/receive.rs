@@ -208,7 +208,10 @@ impl Core {
             rx.told.clear();
         }
         rx.told.insert(key, now);
-        self.send_cnp(packet.source.src.ip(), Bth { becn: true, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) });
+        self.send_cnp(
+            packet.source.src.ip(),
+            Bth { becn: true, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) },
+        );
     }
 
     /// Tells a sender that its marked packet was taken.

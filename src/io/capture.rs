@@ -273,6 +273,9 @@ impl<L: Link, W: Write + Send> Link for Captured<L, W> {
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }
+    fn show_headers(&self) -> io::Result<()> {
+        self.inner.show_headers()
+    }
     fn backlog(&self) -> Option<Backlog> {
         self.inner.backlog()
     }

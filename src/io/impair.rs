@@ -259,6 +259,9 @@ impl<L: Link> Link for Impaired<L> {
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }
+    fn show_headers(&self) -> io::Result<()> {
+        self.inner.show_headers()
+    }
     fn backlog(&self) -> Option<Backlog> {
         self.inner.backlog()
     }

@@ -43,8 +43,6 @@ pub struct Config {
     pub gso: bool,
     /// Whether the kernel may keep packets together on receive.
     pub gro: bool,
-    /// Whether the traffic class and hop limit of received packets are asked for.
-    pub receive_header: bool,
     /// How datagrams are received.
     pub receive: Receive,
 }
@@ -58,7 +56,6 @@ impl Config {
             send_buffer: 4 << 20,
             gso: true,
             gro: true,
-            receive_header: true,
             receive: Receive::Udp,
         }
     }
@@ -175,15 +172,6 @@ impl UdpLink {
             SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
         }
         .map_err(failed("set the path MTU mode"))?;
-        if config.receive_header {
-            match local {
-                SocketAddr::V4(_) => set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
-                    .and_then(|()| set(libc::IPPROTO_IP, libc::IP_RECVTTL, 1)),
-                SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
-                    .and_then(|()| set(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)),
-            }
-            .map_err(failed("ask for the traffic class"))?;
-        }
         let receive_buffer =
             set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let send_buffer = set_buffer(&socket, config.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
@@ -288,6 +276,16 @@ impl Link for UdpLink {
     }
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+    fn show_headers(&self) -> io::Result<()> {
+        let set = |level, name| sys::set_int(&self.socket, level, name, 1);
+        match self.local {
+            SocketAddr::V4(_) => {
+                set(libc::IPPROTO_IP, libc::IP_RECVTOS).and_then(|()| set(libc::IPPROTO_IP, libc::IP_RECVTTL))
+            }
+            SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)
+                .and_then(|()| set(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)),
+        }
     }
     fn backlog(&self) -> Option<Backlog> {
         let socket = self.raw.as_ref().map_or(&self.socket, |raw| raw.socket());
