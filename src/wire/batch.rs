@@ -44,7 +44,15 @@ pub struct Path {
 impl Path {
     /// The path between two sockets.
     pub fn new(src: SocketAddr, dst: SocketAddr, traffic_class: u8, flow_label: u32, ip_id: IpId) -> Self {
-        Self { src, dst, traffic_class, flow_label, ip_id, flow: Flow::default(), icrc: PathIcrc::new(src, dst) }
+        Self {
+            src,
+            dst,
+            traffic_class,
+            flow_label,
+            ip_id,
+            flow: Flow::default(),
+            icrc: PathIcrc::new(src, dst),
+        }
     }
 }
 

@@ -83,7 +83,11 @@ impl RecvSide {
             self.echo(headers, source);
         } else {
             self.parked.bytes += bytes;
-            self.parked.packets.push_back(Packet { headers: *headers, payload: payload.into(), source: *source });
+            self.parked.packets.push_back(Packet {
+                headers: *headers,
+                payload: payload.into(),
+                source: *source,
+            });
         }
         true
     }
@@ -92,10 +96,14 @@ impl RecvSide {
     fn lacks_receive(&self, headers: &Headers) -> bool {
         let info = headers.bth.opcode.info();
         let takes = match (self.kind, info.operation) {
-            (QpType::Ud, _) => headers.deth.is_some_and(|d| Some(d.qkey) == self.accept.as_ref().map(|a| a.qkey)),
+            (QpType::Ud, _) => {
+                headers.deth.is_some_and(|d| Some(d.qkey) == self.accept.as_ref().map(|a| a.qkey))
+            }
             // A message that is given up for this one leaves its receive.
             (_, Operation::Send) => info.position.is_start() && !matches!(self.message, Message::Send { .. }),
-            (_, Operation::RdmaWrite) => headers.immediate.is_some() && matches!(self.message, Message::Write { .. } | Message::None),
+            (_, Operation::RdmaWrite) => {
+                headers.immediate.is_some() && matches!(self.message, Message::Write { .. } | Message::None)
+            }
             _ => false,
         };
         takes

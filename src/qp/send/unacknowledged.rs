@@ -55,7 +55,15 @@ impl Unacknowledged {
     }
 
     /// A packet is sent. Returns whether it is to be marked.
-    pub(super) fn sent(&mut self, now: Instant, path: &Arc<Path>, psn: Psn, len: u32, limit: u64, last: bool) -> bool {
+    pub(super) fn sent(
+        &mut self,
+        now: Instant,
+        path: &Arc<Path>,
+        psn: Psn,
+        len: u32,
+        limit: u64,
+        last: bool,
+    ) -> bool {
         let bytes = u64::from(len + OVERHEAD);
         path.flow.charge(bytes as i64);
         let at = match self.open.iter().position(|(p, _)| Arc::ptr_eq(p, path)) {
