@@ -25,6 +25,12 @@ enum Armed {
     Any = 2,
 }
 
+/// Whether a completion is what an armed queue waits for.
+fn wakes(armed: u8, wc: &Wc) -> bool {
+    armed == Armed::Any as u8
+        || armed == Armed::Solicited as u8 && (wc.solicited || wc.status != WcStatus::Success)
+}
+
 /// A position in the order of all completions of a queue. A send queue's slots are free again when the program has
 /// polled past the ticket of their completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,6 +45,8 @@ pub struct Cq {
     produced: AtomicU64,
     consumed: AtomicU64,
     armed: AtomicU8,
+    /// The program has looked since it was last notified.
+    looked: AtomicBool,
     overrun: AtomicBool,
     overrun_reported: AtomicBool,
     notify: Option<Arc<dyn CqNotify>>,
@@ -60,6 +68,7 @@ impl Cq {
             produced: AtomicU64::new(0),
             consumed: AtomicU64::new(0),
             armed: AtomicU8::new(Armed::No as u8),
+            looked: AtomicBool::new(true),
             overrun: AtomicBool::new(false),
             overrun_reported: AtomicBool::new(false),
             notify,
@@ -80,6 +89,11 @@ impl Cq {
     /// Whether none waits. Costs two loads.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether a program waits to be notified.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != Armed::No as u8
     }
 
     /// Whether completions were lost because nobody polled.
@@ -118,14 +132,14 @@ impl Cq {
                     self.overrun.store(true, Ordering::Relaxed);
                     continue;
                 }
-                wake |= armed == Armed::Any as u8
-                    || armed == Armed::Solicited as u8 && (wc.solicited || wc.status != WcStatus::Success);
+                wake |= wakes(armed, &wc);
                 entries.push_back(Some(wc));
                 produced += 1;
             }
             self.produced.store(produced, Ordering::Release);
             if wake {
                 self.armed.store(Armed::No as u8, Ordering::Relaxed);
+                self.looked.store(false, Ordering::Relaxed);
             }
         }
         if wake && let Some(notify) = &self.notify {
@@ -147,9 +161,14 @@ impl Cq {
     /// Takes up to `max` completions, oldest first. Returns how many.
     pub fn poll_with(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
         if self.is_empty() {
+            // A plain load in the common case: others write to this line.
+            if !self.looked.load(Ordering::Relaxed) {
+                self.looked.store(true, Ordering::Relaxed);
+            }
             return 0;
         }
         let mut entries = self.entries.lock();
+        self.looked.store(true, Ordering::Relaxed);
         let (mut taken, mut passed) = (0, 0);
         while taken < max {
             match entries.pop_front() {
@@ -172,11 +191,26 @@ impl Cq {
     }
 
     /// Asks for one notification at the next completion (or the next solicited or failed one).
+    ///
+    /// One that has come since the program last looked counts as next: programs that do not look again (UCX) rely on
+    /// adapters, which do the same. But not between a notification and the look that it leads to: then a program that
+    /// is sure to find something (`ibv_rc_pingpong -e -t`) would be called for nothing afterwards.
     pub fn arm(&self, solicited_only: bool) {
-        let _order = self.entries.lock();
-        let want = if solicited_only { Armed::Solicited } else { Armed::Any } as u8;
-        // A request for any completion is not weakened by a later one for solicited ones (ibv_req_notify_cq(3)).
-        self.armed.fetch_max(want, Ordering::Relaxed);
+        let want = if solicited_only { Armed::Solicited } else { Armed::Any };
+        {
+            let entries = self.entries.lock();
+            let looked = self.looked.load(Ordering::Relaxed);
+            if !looked || !entries.iter().flatten().any(|wc| wakes(want as u8, wc)) {
+                // A request for any completion is not weakened by a later one for solicited ones (ibv_req_notify_cq(3)).
+                self.armed.fetch_max(want as u8, Ordering::Relaxed);
+                return;
+            }
+            self.armed.store(Armed::No as u8, Ordering::Relaxed);
+            self.looked.store(false, Ordering::Relaxed);
+        }
+        if let Some(notify) = &self.notify {
+            notify.completed();
+        }
     }
 
     /// Forgets the completions of a queue pair that is destroyed or reset. Tickets keep their meaning.
@@ -248,8 +282,27 @@ mod tests {
         cq.push_all([Wc { solicited: true, ..wc(1, 1) }].into_iter());
         cq.push_all([Wc { solicited: true, ..wc(1, 1) }].into_iter());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        cq.poll_with(9, drop);
         cq.arm(false);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
         cq.push_all([wc(1, 1)].into_iter());
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_queue_that_is_armed_with_something_in_it_notifies_at_once() {
+        let count = Arc::new(Count::default());
+        let cq = Cq::new(1, 8, Some(count.clone()));
+        cq.push_all([wc(1, 1)].into_iter());
+        cq.arm(true);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0, "it is not solicited");
+        cq.arm(false);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        cq.push_all([wc(1, 1)].into_iter());
+        cq.arm(false);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the program has not looked since");
+        cq.poll_with(1, drop);
+        cq.arm(false);
+        assert_eq!(count.0.load(Ordering::Relaxed), 2, "it left one");
     }
 }

@@ -104,6 +104,9 @@ impl Core {
             }
         };
 
+        // A request that came with the acknowledgement of what it answers: the program expects to see the completion of
+        // its own request first, as adapters acknowledge before the peer's program can answer.
+        let mut held: Option<Arc<Qp>> = None;
         let mut pending = next(&mut cached);
         while let Some(first) = pending.take() {
             let qpn = first.headers.bth.dest_qpn;
@@ -157,8 +160,17 @@ impl Core {
                     }
                 };
                 self.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
+                if side.has_replies() && side.will_notify() {
+                    // The program sleeps, so its answer is far away; and its peer should hear first that the request has
+                    // arrived, and then the answer, as from an adapter.
+                    qp.send_replies(self, &mut side, now, &mut notices);
+                }
                 let lazy = side.has_replies() && !side.is_urgent();
-                qp.deliver_recv(self, &mut side);
+                if pending.as_ref().is_some_and(|p| is_response_to(p, qpn)) {
+                    held = Some(qp.clone());
+                } else {
+                    qp.deliver_recv(self, &mut side);
+                }
                 qp.tend_parked(self, &mut side, now);
                 drop(side);
                 qp.tell(self, notices);
@@ -184,8 +196,14 @@ impl Core {
                 qp.deliver_send(self, &mut side);
                 drop(side);
                 qp.tell(self, notices);
+                if let Some(qp) = held.take() {
+                    qp.deliver_recv(self, &mut qp.recv.lock());
+                }
             }
             self.counters.rcvd_pkts.add(count);
+        }
+        if let Some(qp) = held {
+            qp.deliver_recv(self, &mut qp.recv.lock());
         }
         rx.icrc = cached;
     }
@@ -384,6 +402,11 @@ const ROUNDS: usize = 64;
 const STREAM: usize = 16 * 1024;
 /// How long the socket is then left alone when it is empty, in ns.
 const STREAM_PAUSE: u64 = 1_500;
+
+fn is_response_to(p: &Valid<'_>, qpn: Qpn) -> bool {
+    let opcode = p.headers.bth.opcode;
+    p.headers.bth.dest_qpn == qpn && !opcode.info().request && opcode != Opcode::Cnp
+}
 
 fn same_side(p: &Valid<'_>, qpn: Qpn, request: bool) -> bool {
     p.headers.bth.dest_qpn == qpn && p.headers.bth.opcode.info().request == request

@@ -43,7 +43,10 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[
             "test_flow.FlowTest.*",
             "test_rss_traffic.RSSTrafficTest.test_rss_traffic",
-            "test_qp.QPTest.test_create_raw_*",
+            "test_qp.QPTest.test_create_raw_qp_no_attr",
+            "test_qp.QPTest.test_create_raw_qp_with_attr",
+            "test_qp.QPTest.test_create_raw_qp_ex_no_attr",
+            "test_qp.QPTest.test_create_raw_qp_ex_with_attr",
             "test_qp.QPTest.test_query_raw_qp",
         ],
     ),

@@ -6,7 +6,7 @@ use urxe::ids::{Mtu, QKey};
 use urxe::io::impair::Impairments;
 use urxe::verbs::{QpType, SendFlags, SendOp, SendWr, UdDest, WcOpcode};
 
-use crate::harness::{End, EndInit, Rng, SECOND, US, Wiring, World, good, pair, seeds, vector};
+use crate::harness::{End, EndInit, MS, Rng, SECOND, US, Wiring, World, good, pair, seeds, vector};
 
 const SLOT: usize = 4096;
 const MESSAGES: u64 = 400;
@@ -124,4 +124,68 @@ fn datagrams_arrive_whole_or_not_at_all() {
         assert!((300..400).contains(&different.len()), "{} of {MESSAGES}", different.len());
         assert!(arrived.len() > different.len(), "the network repeats some, and a datagram has no memory");
     }
+}
+
+/// Six times what the receiver's socket takes, with receives for four messages at a time.
+#[test]
+fn a_receiver_that_sleeps_and_posts_few_receives_loses_nothing() {
+    const LEN: usize = 100_000;
+    const COUNT: u64 = 240;
+    for kind in [QpType::Uc, QpType::Ud] {
+        let mut world = World::new(1, Impairments::default(), 2);
+        let init = EndInit { kind, bytes: 4 * LEN, ..Default::default() };
+        let (a, b) = pair(&world, &init, &Wiring { mtu: Mtu::B4096, ..Default::default() });
+        let len = if kind == QpType::Uc { LEN } else { 4000 };
+        let path = world.devices[0].resolve(&vector(b.ip)).unwrap();
+        let ud = (kind == QpType::Ud).then(|| UdDest { path, qpn: b.qp.number(), qkey: QKey(0x1111) });
+        let sges = [a.sge(0, len)];
+        let wr =
+            |id| SendWr { id, op: SendOp::Send, flags: SendFlags::default(), sges: &sges, ud: ud.clone() };
+        a.qp.post_send((0..COUNT).map(wr)).unwrap();
+        let receive = |id: u64| b.recv(id, &[b.sge(id as usize % 4 * LEN, LEN)]);
+        (0..4).for_each(receive);
+        let mut arrived = 0;
+        for _ in 0..2000 {
+            // A time slice of 20 ms without the receiver.
+            for _ in 0..20 {
+                world.devices[0].run();
+                world.advance_to(world.now().plus(MS));
+            }
+            world.devices[1].run();
+            for wc in b.poll() {
+                assert_eq!(good(&wc).0, arrived, "in order, and none is missing");
+                receive(arrived + 4);
+                arrived += 1;
+            }
+        }
+        assert_eq!(arrived, COUNT, "{kind:?} {:?}", world.devices[1].counters());
+        assert_eq!(a.poll().len(), COUNT as usize);
+        world.quiesce(SECOND);
+    }
+}
+
+#[test]
+fn a_datagram_waits_a_while_for_a_receive_and_then_is_dropped() {
+    let mut world = World::new(1, Impairments::default(), 2);
+    let init = EndInit { kind: QpType::Ud, ..Default::default() };
+    let (a, b) = pair(&world, &init, &Wiring::default());
+    let path = world.devices[0].resolve(&vector(b.ip)).unwrap();
+    let sges = [a.sge(0, 100)];
+    let mut send = |id| {
+        let ud = Some(UdDest { path: path.clone(), qpn: b.qp.number(), qkey: QKey(0x1111) });
+        a.qp.post_send([SendWr { id, op: SendOp::Send, flags: SendFlags::default(), sges: &sges, ud }])
+            .unwrap();
+    };
+    send(1);
+    world.pass(100 * MS);
+    b.recv(1, &[b.sge(0, SLOT)]);
+    assert_eq!(b.poll().len(), 1, "it is there when the receive is posted");
+    send(2);
+    world.pass(300 * MS);
+    b.recv(2, &[b.sge(0, SLOT)]);
+    world.pass(MS);
+    assert_eq!(b.poll().len(), 0, "that was too late");
+    send(3);
+    world.pass(MS);
+    assert_eq!(b.poll().len(), 1);
 }

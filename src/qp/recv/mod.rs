@@ -237,6 +237,11 @@ impl RecvSide {
         self.done.push(Wc { timestamp: self.now.0, ..wc });
     }
 
+    /// Whether [`deliver`](Self::deliver) will wake a program.
+    pub fn will_notify(&self) -> bool {
+        !self.done.is_empty() && self.cq.is_armed()
+    }
+
     /// Moves finished completions into the completion queue. To be called before the side's lock is given up.
     /// Returns whether the completion queue has overrun.
     pub fn deliver(&mut self) -> bool {

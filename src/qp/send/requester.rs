@@ -269,7 +269,7 @@ impl SendSide {
         }
         batch.finish();
 
-        self.unasked = if ask { 0 } else { self.unasked + charge };
+        self.unasked = if ask || self.kind != QpType::Rc { 0 } else { self.unasked + charge };
         let last = shape.k + 1 == wqe.packets;
         let charge = if last { self.charge_after(self.next) } else { self.sent_charge + u64::from(charge) };
         self.sent(1, charge);
