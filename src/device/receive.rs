@@ -33,6 +33,8 @@ pub(crate) struct Receiver {
     quiet_until: Instant,
     /// Bytes that the last round brought.
     last_bytes: usize,
+    /// When a polling program last received something.
+    idle_since: Instant,
     /// Rounds until the socket's backlog is looked at.
     until_backlog: u32,
     /// The backlog is so long that senders should slow down.
@@ -57,6 +59,7 @@ impl Receiver {
             lazy_rounds: 0,
             quiet_until: Instant::ZERO,
             last_bytes: 0,
+            idle_since: Instant::ZERO,
             until_backlog: 0,
             congested: false,
             told: HashMap::new(),
@@ -342,6 +345,7 @@ impl Core {
             return;
         }
         if self.receive(&mut rx, now) {
+            rx.idle_since = now;
             rx.lazy_rounds += 1;
             if rx.lazy_rounds > 4 {
                 self.flush_lazy(&mut rx, now);
@@ -354,6 +358,11 @@ impl Core {
             self.flush_lazy(&mut rx, now);
         } else if rx.last_bytes >= STREAM {
             rx.quiet_until = now.plus(STREAM_PAUSE);
+        }
+        let idle = now.since(rx.idle_since);
+        drop(rx);
+        if idle > POLITE {
+            std::thread::yield_now();
         }
     }
 
@@ -396,6 +405,9 @@ impl Core {
 /// See [`Core::run_timers`], in ns.
 const TIMER_GRACE: u64 = 10_000_000;
 
+/// A program that has polled for so long in vain, in ns, lets others have the CPU: what it waits for may be among them.
+/// Alone on its CPU it loses nothing.
+const POLITE: u64 = 20_000;
 /// Rounds after which the receive thread looks whether the program polls again.
 const ROUNDS: usize = 64;
 /// A round with so many bytes is part of a stream.

@@ -23,6 +23,8 @@ pub struct Window {
     max: u32,
     /// Smoothed round-trip time, ns. 0: none measured.
     srtt: AtomicU64,
+    /// Its mean deviation, ns.
+    rtt_var: AtomicU64,
     last_cut: AtomicU64,
 }
 
@@ -35,6 +37,7 @@ impl Window {
             limit: AtomicU32::new((max / 2).max(MIN_LIMIT)),
             max,
             srtt: AtomicU64::new(0),
+            rtt_var: AtomicU64::new(0),
             last_cut: AtomicU64::new(0),
         }
     }
@@ -94,11 +97,20 @@ impl Window {
         let old = self.srtt.load(Ordering::Relaxed);
         let new = if old == 0 { ns } else { old - old / 8 + ns / 8 };
         self.srtt.store(new.max(1), Ordering::Relaxed);
+        let var = self.rtt_var.load(Ordering::Relaxed);
+        let new = if old == 0 { ns / 2 } else { var - var / 4 + old.abs_diff(ns) / 4 };
+        self.rtt_var.store(new, Ordering::Relaxed);
     }
 
     /// The round-trip time in ns: measured, or a guess.
     pub fn rtt(&self) -> u64 {
         self.measured_rtt().unwrap_or(FIRST_RTT)
+    }
+
+    /// After how long an answer is overdue, in ns, once round trips were measured: a peer that shares a busy CPU answers
+    /// now in microseconds, now in milliseconds.
+    pub fn patience(&self) -> Option<u64> {
+        self.measured_rtt().map(|rtt| 2 * rtt + 4 * self.rtt_var.load(Ordering::Relaxed))
     }
 
     /// The round-trip time in ns, once it was measured.

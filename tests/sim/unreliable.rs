@@ -171,7 +171,7 @@ fn a_datagram_waits_a_while_for_a_receive_and_then_is_dropped() {
     let (a, b) = pair(&world, &init, &Wiring::default());
     let path = world.devices[0].resolve(&vector(b.ip)).unwrap();
     let sges = [a.sge(0, 100)];
-    let mut send = |id| {
+    let send = |id| {
         let ud = Some(UdDest { path: path.clone(), qpn: b.qp.number(), qkey: QKey(0x1111) });
         a.qp.post_send([SendWr { id, op: SendOp::Send, flags: SendFlags::default(), sges: &sges, ud }])
             .unwrap();

@@ -234,6 +234,7 @@ fn a_run_beyond_the_limits_is_sent_in_parts() {
 fn traffic_class_and_hop_limit_are_seen() {
     for ip in ["127.0.0.1", "::1"] {
         let (a, b) = (open(ip), open(ip));
+        b.show_headers().unwrap();
         let bytes = pattern(200);
         let message = Message::default().run(&path_with(&a, &b, 0x6a), &bytes, 50, 200);
         assert_eq!(a.send_runs(message.view()), DONE(4));

@@ -401,8 +401,8 @@ impl SendSide {
     /// Some round trips. While none was measured, or since probes were needed, longer: what is taken for a loss may be a
     /// long way, and as long as packets are sent again before they are answered, its length cannot be measured.
     pub(super) fn probe_interval(&self) -> u64 {
-        let rtt = self.conn.as_ref().and_then(|c| c.window.measured_rtt());
-        rtt.map_or(FIRST_PROBE, |rtt| (4 * rtt).clamp(PROBE_FLOOR, PROBE_CEILING)) << self.backoff.min(6)
+        let patience = self.conn.as_ref().and_then(|c| c.window.patience());
+        patience.map_or(FIRST_PROBE, |ns| ns.clamp(PROBE_FLOOR, PROBE_CEILING)) << self.backoff.min(6)
     }
 
     /// Hears how many packets of the batch left. `tags` are the PSNs of all of them, in order. What did not leave is

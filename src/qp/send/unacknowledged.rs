@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::ids::Psn;
 use crate::time::Instant;
-use crate::wire::Path;
+use crate::wire::{IpId, Path};
 
 /// What a packet takes of a socket's buffer besides its payload; small ones take far more than their bytes.
 const OVERHEAD: u32 = 512;
@@ -20,8 +20,9 @@ const OVERHEAD: u32 = 512;
 const SHARE: u64 = 32 * 1024;
 /// How long an echo may take. A peer may wait for the processor, or hold what its program has no receive for.
 const PATIENCE: u64 = 500_000_000;
-/// The same for the first echo of all.
+/// The same for the first echo of all: from a peer on this host, which is a urxe, and from one that may not be.
 const FIRST_PATIENCE: u64 = 200_000_000;
+const STRANGER_PATIENCE: u64 = 10_000_000;
 /// Most paths whose bytes are counted apart.
 const PATHS: usize = 16;
 
@@ -85,7 +86,11 @@ impl Unacknowledged {
         if due {
             let (path, bytes) = self.open.swap_remove(at);
             self.expire(now);
-            let patience = if path.flow.echoes() == Some(true) { PATIENCE } else { FIRST_PATIENCE };
+            let patience = match (path.flow.echoes(), path.ip_id) {
+                (Some(true), _) => PATIENCE,
+                (_, IpId::Zero) => FIRST_PATIENCE,
+                (_, IpId::Counting) => STRANGER_PATIENCE,
+            };
             self.marks.push_back(Mark { path, psn, bytes, end: now.plus(patience) });
         }
         due
@@ -142,7 +147,6 @@ impl Drop for Unacknowledged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::IpId;
 
     const LIMIT: u64 = 512 * 1024;
 
