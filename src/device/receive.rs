@@ -27,8 +27,9 @@ pub(crate) struct Receiver {
     icrc: Option<(SocketAddr, SocketAddr, PathIcrc)>,
     /// Queue pairs with an acknowledgement that waits for company.
     lazy: Vec<Arc<Qp>>,
-    /// Rounds that these have waited.
+    /// Rounds that these have waited, and the bytes that came meanwhile.
     lazy_rounds: u32,
+    lazy_bytes: usize,
     /// Not before this time is an empty socket asked again: a stream that is drained too eagerly comes in crumbs.
     quiet_until: Instant,
     /// Bytes that the last round brought.
@@ -57,6 +58,7 @@ impl Receiver {
             icrc: None,
             lazy: Vec::new(),
             lazy_rounds: 0,
+            lazy_bytes: 0,
             quiet_until: Instant::ZERO,
             last_bytes: 0,
             idle_since: Instant::ZERO,
@@ -89,6 +91,12 @@ impl Core {
         rx.until_backlog -= 1;
         self.dispatch(rx, &batch, now);
         rx.batch = batch;
+        // The peer's window must not run empty while a stream comes in.
+        rx.lazy_rounds += 1;
+        rx.lazy_bytes += rx.last_bytes;
+        if rx.lazy_rounds >= LAZY_ROUNDS || rx.lazy_bytes >= LAZY_BYTES {
+            self.flush_lazy(rx, now);
+        }
         true
     }
 
@@ -316,6 +324,7 @@ impl Core {
     /// Sends the acknowledgements that waited for company.
     pub(crate) fn flush_lazy(&self, rx: &mut Receiver, now: Instant) {
         rx.lazy_rounds = 0;
+        rx.lazy_bytes = 0;
         let mut lazy = std::mem::take(&mut rx.lazy);
         for qp in lazy.drain(..) {
             qp.lazy.store(false, Ordering::Relaxed);
@@ -346,10 +355,6 @@ impl Core {
         }
         if self.receive(&mut rx, now) {
             rx.idle_since = now;
-            rx.lazy_rounds += 1;
-            if rx.lazy_rounds > 4 {
-                self.flush_lazy(&mut rx, now);
-            }
             self.run_timers(now, TIMER_GRACE);
             return;
         }
@@ -372,8 +377,15 @@ impl Core {
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
+            if now < rx.quiet_until {
+                return true;
+            }
             if !self.receive(&mut rx, now) {
                 self.run_timers(now, 0);
+                if rx.last_bytes >= STREAM {
+                    rx.quiet_until = now.plus(STREAM_PAUSE);
+                    rx.last_bytes = 0;
+                }
                 break;
             }
             any = true;
@@ -405,6 +417,9 @@ impl Core {
 /// See [`Core::run_timers`], in ns.
 const TIMER_GRACE: u64 = 10_000_000;
 
+/// Acknowledgements wait for company at most so many rounds and bytes.
+const LAZY_ROUNDS: u32 = 4;
+const LAZY_BYTES: usize = 128 * 1024;
 /// A program that has polled for so long in vain, in ns, lets others have the CPU: what it waits for may be among them.
 /// Alone on its CPU it loses nothing.
 const POLITE: u64 = 20_000;
@@ -413,7 +428,7 @@ const ROUNDS: usize = 64;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
 /// How long the socket is then left alone when it is empty, in ns.
-const STREAM_PAUSE: u64 = 1_500;
+const STREAM_PAUSE: u64 = 10_000;
 
 fn is_response_to(p: &Valid<'_>, qpn: Qpn) -> bool {
     let opcode = p.headers.bth.opcode;

@@ -88,7 +88,7 @@ pub const MAX_RUN_BYTES: usize = 65_535 - 60 - 8;
 /// Most packets of a batch.
 pub const MAX_PACKETS: usize = 64;
 /// Most bytes of a batch, referenced ones included.
-const MAX_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = MAX_PACKETS * (4096 + MAX_HEADERS + 8);
 /// Bytes of a batch that can be staged, headers included.
 const STAGING: usize = 64 * 1024 + MAX_PACKETS * (MAX_HEADERS + 8);
 /// From this payload length on, a contiguous piece of application memory is referenced, not copied.
