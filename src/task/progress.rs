@@ -122,7 +122,7 @@ fn run(core: &Core, waker: &Waker) {
             continue;
         }
         if core.clock.now() < busy_until {
-            std::thread::yield_now();
+            std::hint::spin_loop();
             continue;
         }
         // First say until when it waits, then look: whoever adds an earlier time either is seen here or sees this.
