@@ -200,6 +200,7 @@ impl Device {
             Guard::Signal => mem::guard::GuardMode::Signal,
             Guard::Kernel => mem::guard::GuardMode::Kernel,
         });
+        mem::guard::ensure();
         let ip = link.local().ip();
         let fits = Mtu::for_link(link.mtu()).ok_or(OpenError::MtuTooSmall(ip, link.mtu()))?;
         let mtu = config.mtu.map_or(fits, |m| m.min(fits));

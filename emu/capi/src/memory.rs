@@ -8,6 +8,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use device::mem::{HostAddr, copy as guarded};
+
 use crate::boundary::{Errno, Outcome, last_errno};
 
 /// Whether the kernel refused to copy for us, once.
@@ -29,6 +31,30 @@ pub unsafe fn read_bytes(to: *mut u8, from: *const u8, length: usize) -> Outcome
 pub unsafe fn write_bytes(to: *mut u8, from: *const u8, length: usize) -> Outcome<()> {
     // SAFETY: passed on.
     unsafe { copy(to, from, length, true) }
+}
+
+/// Whether `count` values can be read: for lists on the data path, where a system call would cost too much. They are
+/// copied once under the device's guard, a few nanoseconds each, and then used where they are.
+#[inline]
+pub fn readable<T>(list: *const T, count: usize) -> Outcome<()> {
+    let mut scratch = [MaybeUninit::<u8>::uninit(); 512];
+    let (start, mut left) = (list.addr() as u64, count * size_of::<T>());
+    let mut at = start;
+    while left > 0 {
+        let piece = left.min(scratch.len());
+        guarded::read_uninit(HostAddr(at), &mut scratch[..piece]).map_err(|_| Errno(libc::EFAULT))?;
+        at += piece as u64;
+        left -= piece;
+    }
+    Ok(())
+}
+
+/// Writes a value to the program's memory, on the data path.
+#[inline]
+pub fn write_guarded<T: Copy>(to: *mut T, value: &T) -> Outcome<()> {
+    // SAFETY: the bytes of a value that lives; padding is not looked at, only copied.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) };
+    guarded::write(HostAddr(to.addr() as u64), bytes).map_err(|_| Errno(libc::EFAULT))
 }
 
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize, write: bool) -> Outcome<()> {

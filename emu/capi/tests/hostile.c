@@ -302,6 +302,23 @@ static void queue_pairs(void)
 	second.opcode = IBV_WR_SEND;
 	second.send_flags = 1u << 30;
 	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &second);
+	/* Wild lists: the requests themselves, their elements, and where completions go. */
+	struct ibv_send_wr *wild = (struct ibv_send_wr *)0x10;
+	CHECK(ibv_post_send(qp, wild, &bad) == EFAULT && bad == wild);
+	CHECK(ibv_post_send(qp, wild, (struct ibv_send_wr **)0x10) == EFAULT);
+	wr.next = wild;
+	wr.send_flags = 0;
+	wr.num_sge = 0;
+	CHECK(ibv_post_send(qp, &wr, &bad) == EFAULT && bad == wild);
+	wr.next = NULL;
+	wr.num_sge = 1;
+	wr.sg_list = (struct ibv_sge *)0x10;
+	CHECK(ibv_post_send(qp, &wr, &bad) == EFAULT && bad == &wr);
+	receive.sg_list = (struct ibv_sge *)0x10;
+	CHECK(ibv_post_recv(qp, &receive, &bad_receive) == EFAULT && bad_receive == &receive);
+	CHECK(ibv_post_recv(qp, (struct ibv_recv_wr *)0x10, &bad_receive) == EFAULT);
+	CHECK(ibv_poll_cq(cq, 1, (struct ibv_wc *)0x10) < 0);
+	receive.sg_list = &sge;
 	CHECK(ibv_attach_mcast(qp, NULL, 0) == EOPNOTSUPP);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	CHECK(ibv_destroy_qp(qp) == EINVAL);

@@ -329,10 +329,11 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, out: *mut ibv_wc
         }
         let queue = &object.private;
         let mut taken = 0;
+        let mut written = Ok(());
         let mut take = || {
             queue.cq.poll_with(room, |wc| {
-                // SAFETY: at most `room` completions are taken, and a second attempt follows only an empty one.
-                unsafe { out.add(taken).write(completion(&wc, queue.datagram_sl)) };
+                let place = out.wrapping_add(taken);
+                written = written.and(memory::write_guarded(place, &completion(&wc, queue.datagram_sl)));
                 taken += 1;
             })
         };
@@ -340,6 +341,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, out: *mut ibv_wc
             queue.look();
             take();
         }
+        written?;
         Ok(taken as c_int)
     });
     // ibv_poll_cq(3): a negative value is an error.

@@ -10,6 +10,7 @@ use device::verbs::{AddressVector, AttrMask, PostError, QpAttr, QpCaps, QpState,
 
 use crate::abi::*;
 use crate::boundary::{Errno, Outcome};
+use crate::memory;
 
 /// `EINVAL`.
 pub const INVALID: Errno = Errno(libc::EINVAL);
@@ -28,14 +29,15 @@ const _: () = {
 /// A work request's scatter/gather list.
 ///
 /// # Safety
-/// `list` is what the program passed: valid for `count` elements if `count` is not 0 and `list` not null.
+/// Nobody changes or unmaps `list` while the result is used.
 #[inline]
 pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> Outcome<&'a [Sge]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         // More than any queue takes; the exact limit is the queue's.
         Ok(count) if count <= 1024 && !list.is_null() && list.is_aligned() => {
-            // SAFETY: by contract, and the layouts are the same.
+            memory::readable(list, count)?;
+            // SAFETY: it is readable and stays so by contract, and the layouts are the same.
             Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
         }
         _ => Err(INVALID),

@@ -11,6 +11,7 @@ use super::handle::Object;
 use super::queue_pair::{Pair, is_datagram};
 use crate::abi::*;
 use crate::boundary::{Errno, Outcome, errno};
+use crate::memory;
 
 /// `ibv_post_send` of verbs.h.
 ///
@@ -34,9 +35,16 @@ pub unsafe extern "C" fn post_send(
         let mut last = wr.cast_const();
         let mut malformed = None;
         let requests = std::iter::from_fn(|| {
-            // SAFETY: by contract, null ends the list.
-            let request = unsafe { next.as_ref() }?;
+            if next.is_null() {
+                return None;
+            }
             last = next;
+            if let Err(error) = memory::readable(next, 1) {
+                malformed = Some(error);
+                return None;
+            }
+            // SAFETY: it is readable, and by contract a request.
+            let request = unsafe { &*next };
             next = request.next;
             // SAFETY: by contract.
             match unsafe { send_request(request, datagram) } {
@@ -65,8 +73,8 @@ pub unsafe extern "C" fn post_send(
 /// `bad` is null or valid.
 pub unsafe fn refuse<T>(bad: *mut *mut T, request: *mut T, error: Errno) -> Errno {
     if !bad.is_null() {
-        // SAFETY: the caller's pointer.
-        unsafe { *bad = request };
+        // Where a pointer is wild there is nobody to tell.
+        let _ = memory::write_guarded(bad, &request);
     }
     error
 }
@@ -162,7 +170,11 @@ pub unsafe fn post_receives(
     let mut next = wr;
     // SAFETY: by contract, null ends the list.
     unsafe {
-        while let Some(request) = next.as_ref() {
+        while !next.is_null() {
+            if let Err(error) = memory::readable(next, 1) {
+                return Err(refuse(bad, next, error));
+            }
+            let request = &*next;
             if let Err(error) = receive(request).and_then(|request| post(&request)) {
                 return Err(refuse(bad, next, error));
             }
