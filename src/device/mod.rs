@@ -12,7 +12,7 @@
 pub mod attr;
 pub mod counters;
 pub mod qp;
-mod receive;
+pub(crate) mod receive;
 mod table;
 mod timers;
 
@@ -335,7 +335,7 @@ impl Device {
 
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
     pub fn run(&self) -> bool {
-        self.core.run_all()
+        self.core.run_all(false) != receive::Ran::Nothing
     }
 
     /// When something is due even if nothing arrives.

@@ -32,8 +32,9 @@ pub(crate) struct Receiver {
     lazy_bytes: usize,
     /// Not before this time is an empty socket asked again: a stream that is drained too eagerly comes in crumbs.
     quiet_until: Instant,
-    /// Bytes that the last round brought.
+    /// Bytes and packets that the last round brought.
     last_bytes: usize,
+    last_packets: usize,
     /// When a polling program last received something.
     idle_since: Instant,
     /// Rounds until the socket's backlog is looked at.
@@ -61,6 +62,7 @@ impl Receiver {
             lazy_bytes: 0,
             quiet_until: Instant::ZERO,
             last_bytes: 0,
+            last_packets: 0,
             idle_since: Instant::ZERO,
             until_backlog: 0,
             congested: false,
@@ -84,6 +86,7 @@ impl Core {
         }
         let batch = std::mem::replace(&mut rx.batch, RxBatch::empty());
         rx.last_bytes = batch.iter().map(|d| d.bytes.len()).sum();
+        rx.last_packets = batch.iter().map(|d| d.packets().len()).sum();
         if rx.last_bytes >= STREAM || rx.until_backlog == 0 {
             rx.until_backlog = 16;
             rx.congested = self.link.backlog().is_some_and(|b| b.used > b.limit / 4);
@@ -371,14 +374,14 @@ impl Core {
         }
     }
 
-    /// What can run now, for the receive thread. Returns whether anything was received; then there may be more.
-    pub(crate) fn run_all(&self) -> bool {
+    /// What can run now, for the receive thread. With `hold`, acknowledgements of small messages are kept for a moment.
+    pub(crate) fn run_all(&self, hold: bool) -> Ran {
         let mut any = false;
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
             if now < rx.quiet_until {
-                return true;
+                return Ran::Something;
             }
             if !self.receive(&mut rx, now) {
                 self.run_timers(now, 0);
@@ -391,11 +394,18 @@ impl Core {
             any = true;
             self.run_timers(now, TIMER_GRACE);
         }
-        let now = self.clock.now();
-        self.flush_lazy(&mut rx, now);
+        let held = hold && !rx.lazy.is_empty() && rx.last_packets <= FEW;
+        if !held {
+            let now = self.clock.now();
+            self.flush_lazy(&mut rx, now);
+        }
         // Others may wait for the lock while a stream comes in.
         MutexGuard::unlock_fair(rx);
-        any
+        match (held, any) {
+            (true, _) => Ran::Held,
+            (false, true) => Ran::Something,
+            (false, false) => Ran::Nothing,
+        }
     }
 
     /// Runs the queue pairs whose time came at least `grace` ns ago. While packets come in there is grace: after a
@@ -414,6 +424,17 @@ impl Core {
     }
 }
 
+/// What a round of the receive thread did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ran {
+    /// Nothing has come.
+    Nothing,
+    /// Something has come, and there may be more.
+    Something,
+    /// Acknowledgements wait for company.
+    Held,
+}
+
 /// See [`Core::run_timers`], in ns.
 const TIMER_GRACE: u64 = 10_000_000;
 
@@ -425,6 +446,8 @@ const LAZY_BYTES: usize = 128 * 1024;
 const POLITE: u64 = 20_000;
 /// Rounds after which the receive thread looks whether the program polls again.
 const ROUNDS: usize = 64;
+/// A round with no more packets than this may be half of a conversation.
+const FEW: usize = 4;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
 /// How long the socket is then left alone when it is empty, in ns.

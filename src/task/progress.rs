@@ -13,11 +13,14 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use crate::device::Core;
+use crate::device::receive::Ran;
 use crate::io::wait::{Waker, wait};
 use crate::time::Instant;
 
 /// A program that has polled within this time is taken to poll on.
 const POLLING: u64 = 100_000;
+/// How long acknowledgements wait for the program's answer, in ns.
+const HOLD: u64 = 15_000;
 /// How long the thread sleeps at most while a program polls.
 const LONGEST_NAP: u64 = 800_000;
 
@@ -117,7 +120,14 @@ fn run(core: &Core, waker: &Waker) {
         }
         attention.waits_until.store(RUNNING, Ordering::SeqCst);
         nap = POLLING;
-        if core.run_all() {
+        let ran = match core.run_all(true) {
+            // A program that looks at its memory for what a peer writes there answers at once, if it gets the CPU.
+            Ran::Held if !wait(&*core.link, waker, Some(HOLD)).is_ok_and(|ready| ready.link) => {
+                core.run_all(false)
+            }
+            ran => ran,
+        };
+        if ran != Ran::Nothing {
             busy_until = core.clock.now().plus(spin);
             continue;
         }
