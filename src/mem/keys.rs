@@ -1,7 +1,9 @@
 //! What a key's 32 bits are: a slot and a generation, scrambled so that no key tells anything about another.
 //!
-//!     bits 31..8   a keyed permutation of: slot index (20 bits), high generation (4 bits)
-//!     bits  7..0   low generation (8 bits), the key byte
+//! ```text
+//! bits 31..8   a keyed permutation of: slot index (20 bits), high generation (4 bits)
+//! bits  7..0   low generation (8 bits), the key byte
+//! ```
 //!
 //! The 12 generation bits of a slot come from a keyed permutation of its use count, so a slot repeats a key only after
 //! 4096 uses. Finding the slot needs the upper 24 bits only; then the slot's whole key is compared. That

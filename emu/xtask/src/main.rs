@@ -72,10 +72,16 @@ fn is_root() -> bool {
 
 /// Runs a command in the repository and shows what it says.
 fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result {
+    run_with(program, arguments, &[])
+}
+
+/// The same with variables added to the environment.
+fn run_with(program: impl AsRef<OsStr>, arguments: &[&str], variables: &[(&str, &str)]) -> Result {
     let program = program.as_ref();
     let line = format!("{} {}", program.display(), arguments.join(" "));
     eprintln!("$ {line}");
-    match Command::new(program).args(arguments).current_dir(root()).status() {
+    let mut command = Command::new(program);
+    match command.args(arguments).envs(variables.iter().copied()).current_dir(root()).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("`{line}` failed ({status})")),
         Err(e) => Err(format!("cannot run `{line}`: {e}")),
@@ -83,7 +89,11 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result {
 }
 
 fn cargo(arguments: &[&str]) -> Result {
-    run(std::env::var_os("CARGO").unwrap_or("cargo".into()), arguments)
+    cargo_with(arguments, &[])
+}
+
+fn cargo_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result {
+    run_with(std::env::var_os("CARGO").unwrap_or("cargo".into()), arguments, variables)
 }
 
 /// Whether a command runs and succeeds; its output is not shown.
@@ -177,8 +187,6 @@ fn test(write_docs: bool) -> Result {
 }
 
 fn tests(write_docs: bool) -> Result {
-    // Cargo hands this variable to the tests.
-    let setting = format!("env.WRITE_DOCS='{}'", if write_docs { "1" } else { "" });
     let nextest = succeeds("cargo", &["nextest", "--version"]);
     let runs: &[&[&str]] = match nextest {
         true => &[&["nextest", "run", "--workspace", "--no-fail-fast"], &["test", "--workspace", "--doc"]],
@@ -186,8 +194,8 @@ fn tests(write_docs: bool) -> Result {
     };
     let mut result = Ok(());
     for arguments in runs {
-        let line = [&["--config", &setting][..], arguments].concat();
-        result = result.and(cargo(&line));
+        let one = cargo_with(arguments, &[("WRITE_DOCS", if write_docs { "1" } else { "" })]);
+        result = result.and(one);
     }
     result
 }
