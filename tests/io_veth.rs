@@ -146,6 +146,7 @@ fn seen_by_raw(gso: bool, before: &(dyn Fn() + Sync)) -> Vec<(Meta, Vec<u8>)> {
         || {
             let link = open(B, |c| c.receive = Receive::Raw);
             assert!(link.is_raw());
+            link.show_headers().unwrap();
             opened.wait();
             let got = collect(&link, 11);
             assert_eq!(link.counters().rx_malformed.value(), 0);

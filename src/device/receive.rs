@@ -374,13 +374,14 @@ impl Core {
         }
     }
 
-    /// What can run now, for the receive thread. With `hold`, acknowledgements of small messages are kept for a moment.
+    /// What can run now, for the receive thread. With `hold` it takes its time where others do better
+    /// for it: acknowledgements of small messages are kept for a moment, and so is the socket of a stream left alone.
     pub(crate) fn run_all(&self, hold: bool) -> Ran {
         let mut any = false;
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
-            if now < rx.quiet_until {
+            if hold && now < rx.quiet_until {
                 return Ran::Something;
             }
             if !self.receive(&mut rx, now) {
