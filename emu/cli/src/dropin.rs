@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const LIBRARY: &str = "liburxe.so";
 const FOLDER: &str = "urxe-dropin";
@@ -45,7 +46,7 @@ fn can_be_named(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|b| b" :;$\n\t".contains(b))
 }
 
-/// Makes the links. Any number of processes may do so at once.
+/// Makes the links. Any number of processes and threads may do so at once.
 fn populate(folder: &Path, library: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
@@ -56,7 +57,9 @@ fn populate(folder: &Path, library: &Path) -> io::Result<()> {
         if fs::read_link(&link).is_ok_and(|to| to == library) {
             continue;
         }
-        let temporary = folder.join(format!(".{name}.{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let temporary = folder.join(format!(".{name}.{}.{count}", std::process::id()));
         let _ = fs::remove_file(&temporary);
         symlink(library, &temporary)?;
         fs::rename(&temporary, &link).inspect_err(|_| {

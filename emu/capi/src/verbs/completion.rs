@@ -28,6 +28,9 @@ unsafe impl Send for Completed {}
 /// The library's part of a completion channel.
 pub struct Channel {
     events: Arc<EventQueue<Completed>>,
+    /// Held by the queues that notify it, until the program destroys them. What else holds `events` may let go of it
+    /// a little later: the receive thread finishes what it does.
+    users: Arc<()>,
 }
 
 impl Private for Channel {
@@ -72,6 +75,8 @@ pub struct Queue {
     armed: AtomicBool,
     /// The channel, whose count of queues this one is in.
     channel: *mut ibv_comp_channel,
+    /// Keeps the channel from being destroyed.
+    _channel_user: Option<Arc<()>>,
 }
 
 impl Private for Queue {
@@ -105,7 +110,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context_pointer: *mut ibv_conte
         unsafe { context(context_pointer)? };
         let events = Arc::new(EventQueue::new().map_err(descriptor_error)?);
         let abi = ibv_comp_channel { context: context_pointer, fd: events.descriptor(), refcnt: 0 };
-        Ok(Object::publish(abi, Channel { events }))
+        Ok(Object::publish(abi, Channel { events, users: Arc::new(()) }))
     })
 }
 
@@ -117,7 +122,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     errno(|| {
         // SAFETY: find checks the pointer.
         let object = unsafe { Object::<Channel>::find(channel)? };
-        if Arc::strong_count(&object.private.events) > 1 {
+        if Arc::strong_count(&object.private.users) > 1 {
             return Err(Errno(libc::EBUSY));
         }
         drop(object.retire());
@@ -155,11 +160,13 @@ pub(super) fn create(
     if !(0..i64::from(vectors)).contains(&init.vector) {
         return Err(INVALID);
     }
+    let mut channel_user = None;
     let notifier = match init.channel.is_null() {
         true => None,
         false => {
             // SAFETY: find checks the pointer.
             let channel = unsafe { Object::<Channel>::find(init.channel)? };
+            channel_user = Some(channel.private.users.clone());
             Some(Arc::new(Notifier {
                 events: channel.private.events.clone(),
                 cq: AtomicPtr::new(std::ptr::null_mut()),
@@ -183,6 +190,7 @@ pub(super) fn create(
         notifier: notifier.clone(),
         armed: AtomicBool::new(false),
         channel: init.channel,
+        _channel_user: channel_user,
     };
     let published = Object::publish(abi, queue);
     if let Some(notifier) = notifier {
