@@ -12,12 +12,10 @@ use crate::io::Why;
 use crate::mem::{self, PdId};
 use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
-use crate::qp::{Cause, Notices, Progress};
+use crate::qp::{Notices, Progress};
 use crate::srq::Srq;
 use crate::time::Instant;
-use crate::verbs::{
-    AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, WcStatus, limits,
-};
+use crate::verbs::{AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, limits};
 
 /// How long a queue pair waits when the system takes no more packets, in ns.
 const BLOCKED_PAUSE: u64 = 50_000;
@@ -260,10 +258,8 @@ impl Qp {
                     self.arm(core, now.plus(BLOCKED_PAUSE));
                     break;
                 }
-                Why::Failed(libc::EFAULT) => {
-                    side.handle_sent(sent, tags, notices);
-                    side.fail_next(WcStatus::LocProtErr, Cause::LocalFault(0), notices);
-                }
+                // Memory that vanished between checksum and send: the next round copies it, and names what is missing.
+                Why::Failed(libc::EFAULT) => side.handle_sent(sent, tags, notices),
                 Why::Failed(errno) => {
                     // As if the network had lost them: what must arrive is sent again, what need not is gone.
                     core.counters.send_errors.add((tags.len().saturating_sub(sent)) as u64);

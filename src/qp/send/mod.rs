@@ -238,10 +238,6 @@ impl SendSide {
     pub fn is_empty(&self) -> bool {
         self.wqes.is_empty()
     }
-    /// Whether something was sent that is not acknowledged.
-    pub fn has_outstanding(&self) -> bool {
-        self.next_psn != self.una
-    }
     /// The next PSN that a posted request gets.
     pub fn sq_psn(&self) -> Psn {
         self.post_psn

@@ -459,12 +459,6 @@ impl SendSide {
         }
     }
 
-    /// The request at the next PSN cannot be sent.
-    pub fn fail_next(&mut self, status: WcStatus, cause: Cause, notices: &mut Notices) {
-        self.stuck = Some(Stuck { wqe: self.popped + self.next as u64, status, cause });
-        self.check_stuck(notices);
-    }
-
     /// Completes the request that failed here once all before it are done.
     pub(super) fn check_stuck(&mut self, notices: &mut Notices) {
         if self.stuck.as_ref().is_some_and(|s| s.wqe == self.popped)
