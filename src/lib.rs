@@ -3,6 +3,7 @@
 //! A packet's way through the folders: [`io`] receives a datagram, [`wire`] parses it, [`qp`] runs the protocol,
 //! [`mem`] checks keys and copies, [`cq`] tells the program.
 
+pub mod cm;
 pub mod config;
 pub mod cq;
 pub mod device;
