@@ -34,6 +34,9 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv6 flow label.
     pub flow_label: u32,
+    /// How many routers packets to a group may pass, and one more; 0 is the system's default. Not used for other
+    /// destinations.
+    pub hop_limit: u8,
     /// What the IP stack does with the identification.
     pub ip_id: IpId,
     /// What unreliable queue pairs have on the way.
@@ -49,10 +52,16 @@ impl Path {
             dst,
             traffic_class,
             flow_label,
+            hop_limit: 0,
             ip_id,
             flow: Flow::default(),
             icrc: PathIcrc::new(src, dst),
         }
+    }
+
+    /// The same with a hop limit. The ICRC does not cover it.
+    pub fn with_hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
     }
 }
 

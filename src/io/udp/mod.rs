@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use super::{Backlog, Counters, Limits, Link, ROCE_PORT, Runs, RxBatch, SendOutcome, route, sys};
 use crate::wire::batch::IpId;
 
+mod multicast;
 mod raw;
 mod recv;
 mod send;
@@ -127,6 +128,7 @@ pub struct UdpLink {
     overflow_seen: AtomicU32,
     /// The last receive ended before the queue was empty.
     more: AtomicBool,
+    groups: multicast::Groups,
     counters: Counters,
     #[cfg(test)]
     faults: parking_lot::Mutex<std::collections::VecDeque<Option<i32>>>,
@@ -172,6 +174,7 @@ impl UdpLink {
             SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
         }
         .map_err(failed("set the path MTU mode"))?;
+        multicast::prepare(&socket, local.ip(), &interface);
         let receive_buffer =
             set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let send_buffer = set_buffer(&socket, config.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
@@ -199,6 +202,7 @@ impl UdpLink {
             gso_off: AtomicBool::new(max_segments == 1),
             overflow_seen: AtomicU32::new(0),
             more: AtomicBool::new(false),
+            groups: multicast::Groups::default(),
             counters: Counters::default(),
             #[cfg(test)]
             faults: Default::default(),
@@ -228,7 +232,9 @@ impl UdpLink {
 
     /// Packets that one send to this address may have.
     fn segments_to(&self, destination: IpAddr) -> usize {
-        let off = self.gso_off.load(Relaxed)
+        // Of what goes to a group the kernel makes copies, and segments each in its own way.
+        let off = destination.is_multicast()
+            || self.gso_off.load(Relaxed)
             || self.any_unsegmented.load(Relaxed) && self.unsegmented.read().contains(&destination);
         if off { 1 } else { self.max_segments }
     }
@@ -259,7 +265,15 @@ impl Link for UdpLink {
         self.receive_batch(rx)
     }
     fn fds(&self) -> [Option<RawFd>; 2] {
-        [Some(self.socket.as_raw_fd()), self.raw.as_ref().map(|raw| raw.socket().as_raw_fd())]
+        // The descriptor of the groups stands for the raw socket too.
+        let raw = self.raw.as_ref().map(|raw| raw.socket().as_raw_fd());
+        [Some(self.socket.as_raw_fd()), self.groups.descriptor().or(raw)]
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.join_group(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        self.groups.leave(group);
     }
     fn limits(&self, destination: IpAddr) -> Limits {
         let packets = self.segments_to(destination);
