@@ -267,7 +267,7 @@ impl Device {
             windows: Mutex::new(HashMap::new()),
             paths: Mutex::new(HashMap::new()),
             next_id: AtomicU32::new(1),
-            guid: guid_of(ip),
+            guid: Gid::eui64_of(ip),
             fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
             lease,
             link,
@@ -509,13 +509,6 @@ fn socket_config(config: &Config) -> udp::Config {
         },
         ..udp::Config::new(config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
     }
-}
-
-/// An EUI-64 out of an address: locally administered, so that it collides with no adapter's.
-fn guid_of(ip: IpAddr) -> u64 {
-    let o = Gid::from_ip(ip).0;
-    u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
-        ^ u64::from(o[12]) << 40
 }
 
 fn random_u32() -> u32 {
