@@ -5,12 +5,14 @@
 //! | [`qp`] | a queue pair: both sides of the engine, their locks, and what runs them |
 //! | [`attr`] | `modify` and `query` of a queue pair |
 //! | [`receive`] | from datagrams to queue pairs |
+//! | [`multicast`] | which queue pairs are in which group |
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
 //! | [`counters`] | what is counted |
 
 pub mod attr;
 pub mod counters;
+pub mod multicast;
 pub mod qp;
 pub(crate) mod receive;
 mod table;
@@ -155,6 +157,7 @@ pub(crate) struct Core {
     pub(crate) mem: Table,
     pub(crate) port: PortInfo,
     pub(crate) qps: QpTable,
+    pub(crate) groups: multicast::Groups,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) throttle: Throttle,
@@ -167,7 +170,8 @@ pub(crate) struct Core {
     batches: ArrayQueue<Box<TxBatch>>,
     /// By peer and the process there: each has a receive queue of its own.
     windows: Mutex<HashMap<(IpAddr, u8), Weak<Window>>>,
-    paths: Mutex<HashMap<(SocketAddr, u8, u32), Weak<Path>>>,
+    /// By destination, traffic class, flow label and hop limit.
+    paths: Mutex<HashMap<(SocketAddr, u8, u32, u8), Weak<Path>>>,
     next_id: AtomicU32,
     guid: u64,
     /// Runs that the link could not segment, when paths were last looked at.
@@ -255,6 +259,7 @@ impl Device {
             mem,
             port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
             qps: QpTable::new(slot, if manual { 7 } else { random_u32() }),
+            groups: multicast::Groups::default(),
             timers: Timers::new(),
             counters: Counters::default(),
             throttle: Throttle::default(),
@@ -387,6 +392,7 @@ impl Drop for Device {
         self.core.stop.store(true, Ordering::Relaxed);
         self.progress.stop(&self.core);
         self.core.qps.clear();
+        self.core.groups.clear();
     }
 }
 
@@ -448,7 +454,7 @@ impl Core {
             if av.dgid.is_zero() {
                 return Err(AddressError::ZeroGid);
             }
-            av.dgid.to_ip()
+            multicast::group_of(av.dgid, src.ip()).unwrap_or_else(|| av.dgid.to_ip())
         } else {
             self.ip_of_lid(av.dlid).ok_or(AddressError::Lid(av.dlid))?
         };
@@ -461,7 +467,9 @@ impl Core {
         {
             dst.set_scope_id(src.scope_id());
         }
-        Ok(self.path(dst, av.traffic_class, av.flow_label))
+        // A router would not pass on what has no hop left, but members on the link want it all the same.
+        let hop_limit = if ip.is_multicast() { av.hop_limit.max(1) } else { 0 };
+        Ok(self.path_with_hops(dst, av.traffic_class, av.flow_label, hop_limit))
     }
 
     fn ip_of_lid(&self, lid: Lid) -> Option<IpAddr> {
@@ -483,14 +491,25 @@ impl Core {
 
     /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
     pub(super) fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
-        let key = (dst, traffic_class, flow_label);
+        self.path_with_hops(dst, traffic_class, flow_label, 0)
+    }
+
+    fn path_with_hops(
+        &self,
+        dst: SocketAddr,
+        traffic_class: u8,
+        flow_label: u32,
+        hop_limit: u8,
+    ) -> Arc<Path> {
+        let key = (dst, traffic_class, flow_label, hop_limit);
         let mut paths = self.paths.lock();
         if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {
             return p;
         }
         paths.retain(|_, p| p.strong_count() > 0);
         let ip_id = self.link.limits(dst.ip()).ip_id;
-        let path = Arc::new(Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id));
+        let path = Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id);
+        let path = Arc::new(path.with_hop_limit(hop_limit));
         paths.insert(key, Arc::downgrade(&path));
         path
     }
