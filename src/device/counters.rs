@@ -45,6 +45,8 @@ counters! {
     icrc_solved_id,
     /// Packets for a queue pair that does not exist.
     unknown_qp,
+    /// Packets for another process on the same address, which the system had merged with ours.
+    other_process_pkts,
     /// Packets of another partition.
     pkey_violations,
     /// Datagrams with a wrong Q_Key.

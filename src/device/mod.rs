@@ -20,6 +20,7 @@ mod timers;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,7 +31,7 @@ use parking_lot::Mutex;
 use crate::config::{Config, Gso, Guard, Receive as ReceiveBy};
 use crate::cq::{Cq, CqNotify};
 use crate::ids::{Gid, Lid, Mtu};
-use crate::io::{self, Link, udp};
+use crate::io::{self, Link, SendOutcome, udp};
 use crate::log::Throttle;
 use crate::mem::{self, PdId, Table};
 use crate::qp::window::Window;
@@ -128,6 +129,20 @@ pub struct PortInfo {
     pub interface: String,
 }
 
+/// A process's part of an address that several processes share: a slot of a [`udp::group::Group`].
+#[derive(Debug)]
+pub struct Lease {
+    /// The top 8 bits of its QPNs.
+    pub slot: u8,
+    /// The member of the group.
+    pub socket: OwnedFd,
+    /// What keeps the group together: held as long as the device lives.
+    pub anchor: OwnedFd,
+}
+
+/// The slot of a device that has its address for itself.
+const ONLY_SLOT: u8 = 1;
+
 /// A device: one address. Dropping it ends everything.
 pub struct Device {
     core: Arc<Core>,
@@ -153,11 +168,16 @@ pub(crate) struct Core {
     /// Limit of the windows of peers, in bytes.
     window_max: u32,
     batches: ArrayQueue<Box<TxBatch>>,
-    windows: Mutex<HashMap<IpAddr, Weak<Window>>>,
+    /// By peer and the process there: each has a receive queue of its own.
+    windows: Mutex<HashMap<(IpAddr, u8), Weak<Window>>>,
     /// By destination, traffic class, flow label and hop limit.
     paths: Mutex<HashMap<(SocketAddr, u8, u32, u8), Weak<Path>>>,
     next_id: AtomicU32,
     guid: u64,
+    /// Runs that the link could not segment, when paths were last looked at.
+    fallbacks_seen: AtomicU64,
+    /// The anchor of the group, if the address is shared.
+    lease: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for Device {
@@ -169,18 +189,7 @@ impl std::fmt::Debug for Device {
 impl Device {
     /// Opens the device of a configuration: binds its socket and starts its receive thread.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
-        let ip = config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let socket = udp::Config {
-            receive_buffer: config.rcvbuf.bytes(),
-            send_buffer: config.sndbuf.bytes(),
-            gso: config.gso != Gso::Off,
-            gro: config.gso != Gso::Off,
-            receive: match config.receive {
-                ReceiveBy::Udp => udp::Receive::Udp,
-                ReceiveBy::Raw => udp::Receive::Raw,
-            },
-            ..udp::Config::new(ip)
-        };
+        let socket = socket_config(config);
         let link = if config.addr.is_some() {
             udp::UdpLink::open(&socket)?
         } else {
@@ -189,6 +198,15 @@ impl Device {
         let interface = link.interface().name.clone();
         let granted = link.receive_buffer();
         Self::on_link(config, Arc::new(link), interface, granted, Clock::System)
+    }
+
+    /// Opens a device on a slot of an address that other processes have devices on, too.
+    pub fn open_member(config: &Config, lease: Lease) -> Result<Self, OpenError> {
+        let Lease { slot, socket, anchor } = lease;
+        let link = udp::UdpLink::from_member(socket, slot, &socket_config(config))?;
+        let interface = link.interface().name.clone();
+        let granted = link.receive_buffer();
+        Self::build(config, Arc::new(link), interface, granted, Clock::System, Some((slot, anchor)))
     }
 
     /// A device on any link. With a [`Clock::Manual`] there is no receive thread: the caller calls
@@ -200,6 +218,18 @@ impl Device {
         receive_buffer: usize,
         clock: Clock,
     ) -> Result<Self, OpenError> {
+        Self::build(config, link, interface, receive_buffer, clock, None)
+    }
+
+    fn build(
+        config: &Config,
+        link: Arc<dyn Link>,
+        interface: String,
+        receive_buffer: usize,
+        clock: Clock,
+        lease: Option<(u8, OwnedFd)>,
+    ) -> Result<Self, OpenError> {
+        let (slot, lease) = lease.map_or((ONLY_SLOT, None), |(slot, anchor)| (slot, Some(anchor)));
         mem::guard::set_mode(match config.guard {
             Guard::Signal => mem::guard::GuardMode::Signal,
             Guard::Kernel => mem::guard::GuardMode::Kernel,
@@ -228,7 +258,7 @@ impl Device {
             config: config.clone(),
             mem,
             port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
-            qps: QpTable::new(if manual { 7 } else { random_u32() }),
+            qps: QpTable::new(slot, if manual { 7 } else { random_u32() }),
             groups: multicast::Groups::default(),
             timers: Timers::new(),
             counters: Counters::default(),
@@ -242,7 +272,9 @@ impl Device {
             windows: Mutex::new(HashMap::new()),
             paths: Mutex::new(HashMap::new()),
             next_id: AtomicU32::new(1),
-            guid: guid_of(ip),
+            guid: Gid::eui64_of(ip),
+            fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
+            lease,
             link,
             clock,
         });
@@ -272,9 +304,15 @@ impl Device {
         let c = &self.core.counters;
         c.all().chain(self.core.link.counters().all()).collect()
     }
+    /// The top 8 bits of its QPNs.
+    pub fn slot(&self) -> u8 {
+        self.core.qps.slot()
+    }
     /// Bytes in flight to a peer, headers included; 0 if there is no queue pair that talks to it.
     pub fn in_flight(&self, peer: IpAddr) -> i64 {
-        self.core.windows.lock().get(&peer).and_then(Weak::upgrade).map_or(0, |w| w.in_flight())
+        let windows = self.core.windows.lock();
+        let those = windows.iter().filter(|((ip, _), _)| *ip == peer);
+        those.filter_map(|(_, window)| window.upgrade()).map(|window| window.in_flight()).sum()
     }
     /// Queue pairs that exist.
     pub fn queue_pairs(&self) -> usize {
@@ -363,6 +401,24 @@ impl Core {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Sends a batch. If the system stopped to segment, paths are told.
+    pub(crate) fn send(&self, batch: &TxBatch) -> SendOutcome {
+        let outcome = self.link.send(batch);
+        let fallbacks = self.link.counters().gso_fallbacks.value();
+        if fallbacks != self.fallbacks_seen.load(Ordering::Relaxed) {
+            self.fallbacks_seen.store(fallbacks, Ordering::Relaxed);
+            self.renew_paths();
+        }
+        outcome
+    }
+
+    /// The IP identification is 0 where nothing segments, and the ICRC covers it.
+    fn renew_paths(&self) {
+        for path in self.paths.lock().values().filter_map(Weak::upgrade) {
+            path.set_ip_id(self.link.limits(path.dst.ip()).ip_id);
+        }
+    }
+
     pub(crate) fn take_batch(&self) -> Box<TxBatch> {
         let mut batch = self.batches.pop().unwrap_or_default();
         batch.clear();
@@ -374,15 +430,15 @@ impl Core {
         let _ = self.batches.push(batch);
     }
 
-    /// The window of a peer.
-    pub(crate) fn window(&self, peer: IpAddr) -> Arc<Window> {
+    /// The window of a peer's process.
+    pub(crate) fn window(&self, peer: IpAddr, slot: u8) -> Arc<Window> {
         let mut windows = self.windows.lock();
-        if let Some(w) = windows.get(&peer).and_then(Weak::upgrade) {
+        if let Some(w) = windows.get(&(peer, slot)).and_then(Weak::upgrade) {
             return w;
         }
         windows.retain(|_, w| w.strong_count() > 0);
         let window = Arc::new(Window::new(self.window_max));
-        windows.insert(peer, Arc::downgrade(&window));
+        windows.insert((peer, slot), Arc::downgrade(&window));
         window
     }
 
@@ -459,11 +515,19 @@ impl Core {
     }
 }
 
-/// An EUI-64 out of an address: locally administered, so that it collides with no adapter's.
-fn guid_of(ip: IpAddr) -> u64 {
-    let o = Gid::from_ip(ip).0;
-    u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
-        ^ u64::from(o[12]) << 40
+/// What the configuration says of the socket.
+fn socket_config(config: &Config) -> udp::Config {
+    udp::Config {
+        receive_buffer: config.rcvbuf.bytes(),
+        send_buffer: config.sndbuf.bytes(),
+        gso: config.gso != Gso::Off,
+        gro: config.gso != Gso::Off,
+        receive: match config.receive {
+            ReceiveBy::Udp => udp::Receive::Udp,
+            ReceiveBy::Raw => udp::Receive::Raw,
+        },
+        ..udp::Config::new(config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+    }
 }
 
 fn random_u32() -> u32 {

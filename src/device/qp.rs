@@ -242,7 +242,7 @@ impl Qp {
                     ack = Some((recv, requests));
                 }
             }
-            let outcome = core.link.send(&batch);
+            let outcome = core.send(&batch);
             core.counters.sent_pkts.add(outcome.sent_packets as u64);
             let mut sent = outcome.sent_packets;
             let requests = match &mut ack {
@@ -289,7 +289,7 @@ impl Qp {
             if batch.is_empty() {
                 break;
             }
-            let outcome = core.link.send(&batch);
+            let outcome = core.send(&batch);
             core.counters.sent_pkts.add(outcome.sent_packets as u64);
             match outcome.why {
                 Why::Done => side.handle_sent(outcome.sent_packets),

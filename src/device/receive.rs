@@ -139,7 +139,11 @@ impl Core {
                 continue;
             }
             let Some(qp) = self.qps.find(qpn) else {
-                self.counters.unknown_qp.add(1);
+                if self.lease.is_some() && qpn.slot() != self.qps.slot() {
+                    self.counters.other_process_pkts.add(1);
+                } else {
+                    self.counters.unknown_qp.add(1);
+                }
                 pending = next(&mut cached);
                 continue;
             };
@@ -261,7 +265,7 @@ impl Core {
         let mut batch = self.take_batch();
         batch.begin(&path, &Headers::new(bth), 0, 0);
         batch.finish();
-        let outcome = self.link.send(&batch);
+        let outcome = self.send(&batch);
         self.counters.sent_cnp.add(outcome.sent_packets as u64);
         self.give_batch(batch);
     }

@@ -232,7 +232,7 @@ impl<L: Link, W: Write + Send> Link for Captured<L, W> {
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 flow_label: path.flow_label,
-                ip_id: if path.ip_id == IpId::Counting { place.1 as u16 - 1 } else { 0 },
+                ip_id: if path.ip_id() == IpId::Counting { place.1 as u16 - 1 } else { 0 },
             };
             // Memory that went away after the send has nothing to show.
             if let Ok(bytes) = packet {

@@ -183,10 +183,11 @@ impl UdpLink {
             pieces.clear();
         }
         // The packets were all right one by one, so it is segmentation that does not work here.
-        self.counters.gso_fallbacks.add(1);
         if run.packets <= self.max_segments && run.bytes <= MAX_BYTES && run.pieces.len() <= MAX_PIECES {
             self.stop_segmenting(run.path.dst.ip());
         }
+        // Last: who sees it move asks for the limits, which are new by now.
+        self.counters.gso_fallbacks.add(1);
         (packets, bytes, Why::Done)
     }
 
