@@ -137,6 +137,12 @@ impl Gid {
             None => IpAddr::V6(v6),
         }
     }
+    /// The GUID of the device with this address: an EUI-64, locally administered, so that it collides with no adapter's.
+    pub fn eui64_of(ip: IpAddr) -> u64 {
+        let o = Self::from_ip(ip).0;
+        u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
+            ^ u64::from(o[12]) << 40
+    }
     /// Whether all bits are 0: an empty slot of the GID table.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]

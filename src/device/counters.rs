@@ -55,6 +55,8 @@ counters! {
     wrong_peer,
     /// Packets that a queue pair dropped: no receive, too long, not possible in its state.
     dropped_pkts,
+    /// Packets to a group that has no queue pair here, or to a group's address that are no multicast.
+    dropped_multicast,
     /// Congestion notification packets sent, because the socket's queue grew.
     sent_cnp,
     /// Congestion notification packets received.

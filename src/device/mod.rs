@@ -5,6 +5,7 @@
 //! | [`qp`] | a queue pair: both sides of the engine, their locks, and what runs them |
 //! | [`attr`] | `modify` and `query` of a queue pair |
 //! | [`receive`] | from datagrams to queue pairs |
+//! | [`multicast`] | which queue pairs are in which group |
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
 //! | [`counters`] | what is counted |
@@ -12,6 +13,7 @@
 
 pub mod attr;
 pub mod counters;
+pub mod multicast;
 pub mod qp;
 pub(crate) mod receive;
 pub mod status;
@@ -157,6 +159,7 @@ pub(crate) struct Core {
     pub(crate) mem: Table,
     pub(crate) port: PortInfo,
     pub(crate) qps: QpTable,
+    pub(crate) groups: multicast::Groups,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) throttle: Throttle,
@@ -169,7 +172,8 @@ pub(crate) struct Core {
     batches: ArrayQueue<Box<TxBatch>>,
     /// By peer and the process there: each has a receive queue of its own.
     windows: Mutex<HashMap<(IpAddr, u8), Weak<Window>>>,
-    paths: Mutex<HashMap<(SocketAddr, u8, u32), Weak<Path>>>,
+    /// By destination, traffic class, flow label and hop limit.
+    paths: Mutex<HashMap<(SocketAddr, u8, u32, u8), Weak<Path>>>,
     next_id: AtomicU32,
     guid: u64,
     /// Runs that the link could not segment, when paths were last looked at.
@@ -257,6 +261,7 @@ impl Device {
             mem,
             port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
             qps: QpTable::new(slot, if manual { 7 } else { random_u32() }),
+            groups: multicast::Groups::default(),
             timers: Timers::new(),
             counters: Counters::default(),
             throttle: Throttle::default(),
@@ -269,7 +274,7 @@ impl Device {
             windows: Mutex::new(HashMap::new()),
             paths: Mutex::new(HashMap::new()),
             next_id: AtomicU32::new(1),
-            guid: guid_of(ip),
+            guid: Gid::eui64_of(ip),
             fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
             lease,
             link,
@@ -389,6 +394,7 @@ impl Drop for Device {
         self.core.stop.store(true, Ordering::Relaxed);
         self.progress.stop(&self.core);
         self.core.qps.clear();
+        self.core.groups.clear();
     }
 }
 
@@ -450,7 +456,7 @@ impl Core {
             if av.dgid.is_zero() {
                 return Err(AddressError::ZeroGid);
             }
-            av.dgid.to_ip()
+            multicast::group_of(av.dgid, src.ip()).unwrap_or_else(|| av.dgid.to_ip())
         } else {
             self.ip_of_lid(av.dlid).ok_or(AddressError::Lid(av.dlid))?
         };
@@ -463,7 +469,9 @@ impl Core {
         {
             dst.set_scope_id(src.scope_id());
         }
-        Ok(self.path(dst, av.traffic_class, av.flow_label))
+        // A router would not pass on what has no hop left, but members on the link want it all the same.
+        let hop_limit = if ip.is_multicast() { av.hop_limit.max(1) } else { 0 };
+        Ok(self.path_with_hops(dst, av.traffic_class, av.flow_label, hop_limit))
     }
 
     fn ip_of_lid(&self, lid: Lid) -> Option<IpAddr> {
@@ -485,14 +493,25 @@ impl Core {
 
     /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
     pub(super) fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
-        let key = (dst, traffic_class, flow_label);
+        self.path_with_hops(dst, traffic_class, flow_label, 0)
+    }
+
+    fn path_with_hops(
+        &self,
+        dst: SocketAddr,
+        traffic_class: u8,
+        flow_label: u32,
+        hop_limit: u8,
+    ) -> Arc<Path> {
+        let key = (dst, traffic_class, flow_label, hop_limit);
         let mut paths = self.paths.lock();
         if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {
             return p;
         }
         paths.retain(|_, p| p.strong_count() > 0);
         let ip_id = self.link.limits(dst.ip()).ip_id;
-        let path = Arc::new(Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id));
+        let path = Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id);
+        let path = Arc::new(path.with_hop_limit(hop_limit));
         paths.insert(key, Arc::downgrade(&path));
         path
     }
@@ -511,13 +530,6 @@ fn socket_config(config: &Config) -> udp::Config {
         },
         ..udp::Config::new(config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
     }
-}
-
-/// An EUI-64 out of an address: locally administered, so that it collides with no adapter's.
-fn guid_of(ip: IpAddr) -> u64 {
-    let o = Gid::from_ip(ip).0;
-    u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
-        ^ u64::from(o[12]) << 40
 }
 
 fn random_u32() -> u32 {

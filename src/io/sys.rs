@@ -86,6 +86,82 @@ pub(super) fn int(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> 
     Ok(value)
 }
 
+/// `setsockopt` with a structure.
+fn set<T: Copy>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is readable for `len` bytes.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len) })?;
+    Ok(())
+}
+
+fn in_addr(ip: Ipv4Addr) -> libc::in_addr {
+    libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) }
+}
+
+/// Packets to groups leave by the interface of this address.
+pub(super) fn send_groups_from(fd: &OwnedFd, local: Ipv4Addr) -> io::Result<()> {
+    set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &in_addr(local))
+}
+
+/// Joins a group on the interface of an address.
+pub(super) fn join_v4(fd: &OwnedFd, group: Ipv4Addr, local: Ipv4Addr) -> io::Result<()> {
+    let request = libc::ip_mreq { imr_multiaddr: in_addr(group), imr_interface: in_addr(local) };
+    set(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
+}
+
+/// Joins a group on an interface.
+pub(super) fn join_v6(fd: &OwnedFd, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+    let address = libc::in6_addr { s6_addr: group.octets() };
+    let request = libc::ipv6_mreq { ipv6mr_multiaddr: address, ipv6mr_interface: interface };
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+}
+
+/// The number of an interface.
+pub(super) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a terminated string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// A descriptor that stands for many.
+pub(super) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed; the descriptor is new and owned by nobody else.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?)) }
+}
+
+/// Makes `epoll` readable while `fd` is.
+pub(super) fn epoll_add(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
+    let raw = fd.as_raw_fd();
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: u64::from(raw.cast_unsigned()) };
+    // SAFETY: `event` is readable.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, raw, &mut event) })?;
+    Ok(())
+}
+
+/// Takes `fd` out. Closing alone would not, while a forked process holds the same socket.
+pub(super) fn epoll_remove(epoll: &OwnedFd, fd: &OwnedFd) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), ptr::null_mut()) };
+}
+
+/// Fills `ready` with descriptors that are readable now and returns how many.
+pub(super) fn epoll_ready<const N: usize>(epoll: &OwnedFd, ready: &mut [RawFd; N]) -> io::Result<usize> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+    // SAFETY: `events` is writable for N entries.
+    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), N as c_int, 0) };
+    if count < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+    }
+    for (fd, event) in ready.iter_mut().zip(&events[..count as usize]) {
+        *fd = event.u64 as RawFd;
+    }
+    Ok(count as usize)
+}
+
 /// Bytes of the receive queue in use and its limit.
 pub(super) fn receive_memory(fd: &OwnedFd) -> Option<(usize, usize)> {
     memory(fd).map(|values| (values[0] as usize, values[1] as usize))

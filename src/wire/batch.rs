@@ -36,6 +36,9 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv6 flow label.
     pub flow_label: u32,
+    /// How many routers packets to a group may pass, and one more; 0 is the system's default. Not used for other
+    /// destinations.
+    pub hop_limit: u8,
     /// Whether the IP stack counts the identification: [`IpId::Counting`].
     counting: AtomicBool,
     /// What unreliable queue pairs have on the way.
@@ -51,6 +54,7 @@ impl Path {
             dst,
             traffic_class,
             flow_label,
+            hop_limit: 0,
             counting: AtomicBool::new(ip_id == IpId::Counting),
             flow: Flow::default(),
             icrc: PathIcrc::new(src, dst),
@@ -65,6 +69,11 @@ impl Path {
     /// The IP stack has changed its ways: it does not segment any more.
     pub fn set_ip_id(&self, ip_id: IpId) {
         self.counting.store(ip_id == IpId::Counting, Relaxed);
+    }
+
+    /// The same with a hop limit. The ICRC does not cover it.
+    pub fn with_hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
     }
 }
 

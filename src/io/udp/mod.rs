@@ -14,6 +14,7 @@ use super::{Backlog, Counters, Limits, Link, ROCE_PORT, Runs, RxBatch, SendOutco
 use crate::wire::batch::IpId;
 
 pub mod group;
+mod multicast;
 mod raw;
 mod recv;
 mod send;
@@ -136,6 +137,7 @@ pub struct UdpLink {
     overflow_seen: AtomicU32,
     /// The last receive ended before the queue was empty.
     more: AtomicBool,
+    groups: multicast::Groups,
     counters: Counters,
     #[cfg(test)]
     faults: parking_lot::Mutex<std::collections::VecDeque<Option<i32>>>,
@@ -195,6 +197,7 @@ impl UdpLink {
             SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
         }
         .map_err(failed("set the path MTU mode"))?;
+        multicast::prepare(&socket, local.ip(), &interface);
         let receive_buffer =
             set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let send_buffer = set_buffer(&socket, config.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
@@ -225,6 +228,7 @@ impl UdpLink {
             gso_off: AtomicBool::new(max_segments == 1),
             overflow_seen,
             more: AtomicBool::new(false),
+            groups: multicast::Groups::default(),
             counters: Counters::default(),
             #[cfg(test)]
             faults: Default::default(),
@@ -254,7 +258,9 @@ impl UdpLink {
 
     /// Packets that one send to this address may have.
     fn segments_to(&self, destination: IpAddr) -> usize {
-        let off = self.gso_off.load(Relaxed)
+        // Of what goes to a group the kernel makes copies, and segments each in its own way.
+        let off = destination.is_multicast()
+            || self.gso_off.load(Relaxed)
             || self.any_unsegmented.load(Relaxed) && self.unsegmented.read().contains(&destination);
         if off { 1 } else { self.max_segments }
     }
@@ -285,7 +291,15 @@ impl Link for UdpLink {
         self.receive_batch(rx)
     }
     fn fds(&self) -> [Option<RawFd>; 2] {
-        [Some(self.socket.as_raw_fd()), self.raw.as_ref().map(|raw| raw.socket().as_raw_fd())]
+        // The descriptor of the groups stands for the raw socket too.
+        let raw = self.raw.as_ref().map(|raw| raw.socket().as_raw_fd());
+        [Some(self.socket.as_raw_fd()), self.groups.descriptor().or(raw)]
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.join_group(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        self.groups.leave(group);
     }
     fn limits(&self, destination: IpAddr) -> Limits {
         let packets = self.segments_to(destination);

@@ -48,6 +48,12 @@ impl Envelope {
                 if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
             control.push(level, kind, value);
         }
+        if path.hop_limit != 0 && path.dst.ip().is_multicast() {
+            let value = i32::from(path.hop_limit).to_ne_bytes();
+            let (level, kind) =
+                if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) };
+            control.push(level, kind, value);
+        }
         if let Some(segment) = segment {
             control.push(sys::SOL_UDP, sys::UDP_SEGMENT, (segment as u16).to_ne_bytes());
         }
