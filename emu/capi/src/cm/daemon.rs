@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use device::cm::{Answer, Command, Endpoint, Refused};
 use device::device::Device;
 use parking_lot::Mutex;
-use urxe_control::client::{Client, CmError};
+use urxe_control::client::CmError;
 
 use super::id::{Binding, Options};
 use crate::abi::*;
 use crate::boundary::{Errno, Outcome, nothing, pointer};
 use crate::memory;
+use crate::session::{self, PerProcess};
 use crate::verbs::device::{
     SendPointer, context, ibv_free_device_list, ibv_get_device_list, ibv_open_device,
 };
@@ -56,40 +56,20 @@ impl Rail {
     }
 }
 
-struct Rails {
-    process: u32,
-    list: Vec<Rail>,
-}
-
-static RAILS: AtomicPtr<Rails> = AtomicPtr::new(std::ptr::null_mut());
+static RAILS: PerProcess<Vec<Rail>> = PerProcess::new();
 
 /// The devices of this process, each with a context that is opened at the first look.
 pub fn rails() -> Outcome<&'static [Rail]> {
-    let current = || {
-        // SAFETY: null, or leaked when it was stored.
-        let rails = unsafe { RAILS.load(Ordering::Acquire).as_ref() }?;
-        // A child of fork has its parent's memory but not its devices.
-        (rails.process == std::process::id()).then_some(rails.list.as_slice())
-    };
-    if let Some(rails) = current() {
-        return Ok(rails);
-    }
-    static ONE: Mutex<()> = Mutex::new(());
-    // In a child of fork the lock may be held by a thread that is not there.
-    let _one = ONE.try_lock_for(std::time::Duration::from_secs(5));
-    if let Some(rails) = current() {
-        return Ok(rails);
-    }
-    let mut list = Vec::new();
-    for context_pointer in open_all()? {
-        // SAFETY: find checks the pointer, which was just opened.
-        let device = unsafe { context(context_pointer)? }.private.shared.device.clone();
-        list.push(Rail { context: context_pointer, device, pd: OnceLock::new() });
-    }
-    let rails = Box::into_raw(Box::new(Rails { process: std::process::id(), list }));
-    RAILS.store(rails, Ordering::Release);
-    // SAFETY: just leaked.
-    Ok(unsafe { &(*rails).list })
+    let rails = RAILS.get_or_make(|| {
+        let mut list = Vec::new();
+        for context_pointer in open_all()? {
+            // SAFETY: find checks the pointer, which was just opened.
+            let device = unsafe { context(context_pointer)? }.private.shared.device.clone();
+            list.push(Rail { context: context_pointer, device, pd: OnceLock::new() });
+        }
+        Ok(list)
+    })?;
+    Ok(rails)
 }
 
 fn open_all() -> Outcome<Vec<*mut ibv_context>> {
@@ -118,40 +98,12 @@ pub fn addresses() -> Outcome<Vec<IpAddr>> {
 /// There are devices and a daemon, or `errno` says why not.
 pub fn ready() -> Outcome<()> {
     rails()?;
-    client().map(|_| ())
-}
-
-fn client() -> Outcome<Arc<Client>> {
-    static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
-    struct Hear;
-    impl urxe_control::client::Listener for Hear {
-        fn event(&self, event: device::cm::Event) {
-            super::dispatch(event);
-        }
-        fn lost(&self) {
-            super::lost();
-        }
-        fn restored(&self) {
-            super::restored();
-        }
-        fn report(&self, number: u32) -> urxe_control::protocol::ProcessReport {
-            urxe_control::protocol::ProcessReport { number, ..Default::default() }
-        }
-    }
-    let mut client = CLIENT.lock();
-    if client.is_none() {
-        let config = rails()?[0].device.config().clone();
-        *client = Some(Client::connect(&config, Arc::new(Hear)).map_err(|error| {
-            tracing::error!("{error}");
-            Errno(error.errno())
-        })?);
-    }
-    client.clone().ok_or(Errno(libc::ENODEV))
+    session::client().map(|_| ())
 }
 
 /// Asks the connection manager.
 pub fn ask(command: Command) -> Result<Answer, Failed> {
-    let client = client().map_err(Failed::Daemon)?;
+    let client = session::client().map_err(Failed::Daemon)?;
     client.cm(command).map_err(|error| match error {
         CmError::Refused(refused) => Failed::Refused(refused),
         CmError::Daemon(error) => {

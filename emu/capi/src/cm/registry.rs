@@ -5,54 +5,38 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use device::cm::Endpoint;
 use parking_lot::Mutex;
 
 use super::id::Id;
+use crate::session::PerProcess;
 
-struct Registry {
-    process: u32,
-    endpoints: Mutex<HashMap<Endpoint, Arc<Id>>>,
-}
+type Endpoints = Mutex<HashMap<Endpoint, Arc<Id>>>;
 
-static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
+static ENDPOINTS: PerProcess<Endpoints> = PerProcess::new();
 
-fn registry() -> &'static Registry {
-    let process = std::process::id();
-    loop {
-        let current = REGISTRY.load(Ordering::Acquire);
-        // SAFETY: null, or leaked when it was stored.
-        if let Some(registry) = unsafe { current.as_ref() }
-            && registry.process == process
-        {
-            return registry;
-        }
-        let new = Box::into_raw(Box::new(Registry { process, endpoints: Mutex::default() }));
-        if REGISTRY.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: nobody else has seen it.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
+fn endpoints<T>(look: impl FnOnce(&mut HashMap<Endpoint, Arc<Id>>) -> T) -> Option<T> {
+    let endpoints = ENDPOINTS.get_or_make(|| Ok(Mutex::default())).ok()?;
+    Some(look(&mut endpoints.lock()))
 }
 
 /// Events of the endpoint go to this identifier from now on.
 pub fn insert(endpoint: Endpoint, id: Arc<Id>) {
-    registry().endpoints.lock().insert(endpoint, id);
+    _ = endpoints(|all| all.insert(endpoint, id));
 }
 
 /// No more events of the endpoint.
 pub fn remove(endpoint: Endpoint) {
-    registry().endpoints.lock().remove(&endpoint);
+    _ = endpoints(|all| all.remove(&endpoint));
 }
 
 /// Whose endpoint it is.
 pub fn find(endpoint: Endpoint) -> Option<Arc<Id>> {
-    registry().endpoints.lock().get(&endpoint).cloned()
+    endpoints(|all| all.get(&endpoint).cloned()).flatten()
 }
 
 /// All identifiers that have an endpoint, which they lose: the daemon is gone.
 pub fn drain() -> Vec<Arc<Id>> {
-    std::mem::take(&mut *registry().endpoints.lock()).into_values().collect()
+    endpoints(std::mem::take).unwrap_or_default().into_values().collect()
 }
