@@ -98,6 +98,11 @@ number!(
 );
 
 impl Qpn {
+    /// The top 8 bits: which of the processes on an address the queue pair is in.
+    pub const fn slot(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+
     /// Destination of a multicast datagram.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 }
