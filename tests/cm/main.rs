@@ -1,5 +1,8 @@
 //! The connection manager: its messages against the kernel's, and its behaviour as traces and simulations.
 
 mod harness;
+mod kernel;
+mod ports;
+mod services;
 mod traces;
 mod wire;
