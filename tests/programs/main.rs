@@ -6,6 +6,7 @@
 mod cases;
 mod cli;
 mod harness;
+mod mpi;
 mod pyverbs;
 mod report;
 mod toy;
@@ -30,7 +31,8 @@ fn main() -> ExitCode {
         report::record(report::PYVERBS, result.as_deref().unwrap_or("fails\n"))?;
         Ok(result.map(|_| ())?)
     });
-    libtest_mimic::run(&arguments, programs.chain(cli).chain([pyverbs]).collect()).exit_code()
+    let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
+    libtest_mimic::run(&arguments, programs.chain(cli).chain([pyverbs, refused]).collect()).exit_code()
 }
 
 fn run(case: &cases::Case) -> Result<(), Failed> {
