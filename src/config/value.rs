@@ -66,6 +66,15 @@ choice!(
     }
 );
 choice!(
+    /// Who owns the device's address.
+    Daemon {
+        /// The daemon of the fabric, which is started if it does not run.
+        Auto = "auto",
+        /// This process alone.
+        Off = "off",
+    }
+);
+choice!(
     /// Where protocol tasks run.
     Tasks {
         /// In the thread that posts, polls or receives.
@@ -218,6 +227,63 @@ impl Value for Cpu {
     }
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// A whole number between two limits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Number<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
+    /// For defaults, which are checked when this is compiled.
+    pub(super) const fn new_const(number: u32) -> Self {
+        assert!(MIN <= number && number <= MAX);
+        Self(number)
+    }
+    /// The number.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Value for Number<MIN, MAX> {
+    fn accepted() -> String {
+        format!("a number from {MIN} to {MAX}")
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let number = u32::try_from(digits(text)?).ok()?;
+        (MIN..=MAX).contains(&number).then_some(Self(number))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The name of a network interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface(String);
+
+impl Interface {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for Interface {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "the name of a network interface such as eth0".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        // What the kernel takes for a name: less than IFNAMSIZ bytes, and a file in /sys/class/net.
+        let ok = (1..16).contains(&text.len())
+            && !matches!(text, "." | "..")
+            && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
+        ok.then(|| Self(text.into()))
+    }
+    fn show(&self) -> String {
+        self.0.clone()
     }
 }
 

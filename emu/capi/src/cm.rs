@@ -31,3 +31,14 @@ pub extern "C" fn cm_refuse_pointer() -> *mut c_void {
     refuse();
     std::ptr::null_mut()
 }
+
+/// What the daemon's connection manager tells: nothing asks it yet.
+pub fn dispatch(event: device::cm::Event) {
+    tracing::debug!("connection management: {event:?}");
+}
+
+/// The daemon is gone.
+pub fn lost() {}
+
+/// A daemon is there again.
+pub fn restored() {}

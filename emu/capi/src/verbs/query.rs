@@ -53,6 +53,9 @@ fn device_attr(device: &Device) -> ibv_device_attr {
     attr.max_res_rd_atom = size(u32::from(limits::MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP));
     attr.max_qp_init_rd_atom = limits::MAX_RD_ATOMIC.into();
     attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_mcast_grp = size(limits::MAX_GROUPS);
+    attr.max_mcast_qp_attach = size(limits::MAX_GROUP_QPS);
+    attr.max_total_mcast_qp_attach = size(limits::MAX_GROUPS * limits::MAX_GROUP_QPS);
     attr.max_ah = 1 << 24;
     attr.max_srq = size(limits::MAX_SRQ);
     attr.max_srq_wr = size(limits::MAX_SRQ_WR);
