@@ -15,7 +15,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::ids::{Lid, Mtu};
-pub use value::{Bytes, Cpu, Gso, Guard, LidTable, LinkLayer, LogLevel, Micros, Name, Receive, Tasks};
+use crate::mem::odp::queue::Latency;
+pub use value::{Bytes, Count, Cpu, Gso, Guard, LidTable, LinkLayer, LogLevel, Micros, Name, OdpFault, Receive, Tasks};
 use value::{GIB, KIB, Value};
 
 /// Prefix of the environment variables that are configuration.
@@ -111,6 +112,14 @@ keys! {
     /// What keeps a wild pointer from killing the program: `signal` handles SIGSEGV and SIGBUS during copies,
     /// `kernel` lets the kernel copy (slower, no signal handler).
     guard: Guard = Guard::Signal;
+    /// What waits when a page of a region that is paged on demand is not present: `park` lets the queue pair wait while
+    /// others go on, `rnr` lets the responder refuse the request (RNR NAK) so that the peer tries again, as adapters do,
+    /// `sleep` lets the worker wait, which needs tasks that run in workers.
+    odp_fault: OdpFault = OdpFault::Park;
+    /// Time that is added to each page fault, as if a slow device or disk had to be asked.
+    odp_latency: Latency = Latency::None;
+    /// Threads that resolve page faults. Each has one fault at a time.
+    odp_workers: Count<64> = Count::new_const(2);
     /// Least severe messages that are written. `urxe run` makes it `warn` unless it is set.
     log: LogLevel = LogLevel::Off;
     /// File to which messages are appended; `none` is standard error.
@@ -166,6 +175,20 @@ pub enum Error {
         key: &'static str,
         /// As written.
         value: String,
+        /// What would be right.
+        accepted: String,
+    },
+    /// The value of a key does not go with that of another.
+    #[error("{from}: {key} = {value} does not go with {other}; accepted with it: {accepted}")]
+    Contradiction {
+        /// Where it was written.
+        from: Source,
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// The other key and its value.
+        other: String,
         /// What would be right.
         accepted: String,
     },
@@ -234,7 +257,22 @@ impl Config {
         for (flag, value) in flags {
             config.set(&flag.replace('-', "_"), value, Source::Flag(flag.clone()))?;
         }
+        config.check()?;
         Ok(config)
+    }
+
+    /// Values that are right each by itself, but not together.
+    fn check(&self) -> Result<(), Error> {
+        if self.odp_fault == OdpFault::Sleep && self.tasks == Tasks::Inline {
+            return Err(Error::Contradiction {
+                from: self.source("odp_fault").cloned().unwrap_or(Source::Default),
+                key: "odp_fault",
+                value: self.odp_fault.show(),
+                other: format!("tasks = {}, where the thread that receives would sleep", self.tasks.show()),
+                accepted: "park, rnr".into(),
+            });
+        }
+        Ok(())
     }
 
     /// Sets one value.

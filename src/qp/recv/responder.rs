@@ -461,6 +461,13 @@ impl RecvSide {
         if !self.replies.has_room() {
             return Err(Refusal::Drop);
         }
+        // Otherwise the response waits, and requests after it do not.
+        if self.refuse_faults && reth.len > 0 {
+            let len = u64::from(reth.len);
+            let range = (self.pd, Key::Remote(reth.rkey), reth.addr, len, Access::REMOTE_READ);
+            let found = self.gate.translate(mem, headers.bth.psn, range).map_err(remote);
+            found.map_err(|cause| Refusal::access(cause, By::Responder))?;
+        }
         let packets = reth.len.div_ceil(mtu).max(1);
         let psn = self.epsn;
         self.epsn = psn.plus(packets);
