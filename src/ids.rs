@@ -98,6 +98,11 @@ number!(
 );
 
 impl Qpn {
+    /// The top 8 bits: which of the processes on an address the queue pair is in.
+    pub const fn slot(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+
     /// Destination of a multicast datagram.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 }
@@ -131,6 +136,12 @@ impl Gid {
             Some(v4) => IpAddr::V4(v4),
             None => IpAddr::V6(v6),
         }
+    }
+    /// The GUID of the device with this address: an EUI-64, locally administered, so that it collides with no adapter's.
+    pub fn eui64_of(ip: IpAddr) -> u64 {
+        let o = Self::from_ip(ip).0;
+        u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
+            ^ u64::from(o[12]) << 40
     }
     /// Whether all bits are 0: an empty slot of the GID table.
     pub fn is_zero(self) -> bool {

@@ -497,6 +497,10 @@ pub mod limits {
     pub const MAX_SRQ: u32 = 65_536;
     /// Work requests of a shared receive queue.
     pub const MAX_SRQ_WR: u32 = 32_768;
+    /// Multicast groups with members.
+    pub const MAX_GROUPS: u32 = 64;
+    /// Queue pairs in a multicast group.
+    pub const MAX_GROUP_QPS: u32 = 64;
 }
 
 /// What a program hears about without asking (IBA 11.6.3).

@@ -133,7 +133,7 @@ fn seen_by_raw(gso: bool, before: &(dyn Fn() + Sync)) -> Vec<(Meta, Vec<u8>)> {
             before();
             let link = open(A, |c| c.gso = gso);
             let path = path(&link, B);
-            assert_eq!(path.ip_id, if gso { IpId::Counting } else { IpId::Zero });
+            assert_eq!(path.ip_id(), if gso { IpId::Counting } else { IpId::Zero });
             opened.wait();
             let bytes = pattern(10_000);
             assert_eq!(

@@ -3,10 +3,13 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`mad`], [`message`] | what is on the wire |
 //! | [`types`] | commands, events and the parameters that they carry; also what travels between daemon and library |
 //!
 //! Sans-IO, as the queue pairs are: MADs and the time go in, MADs and events come out.
 
+pub mod mad;
+pub mod message;
 pub mod types;
 
 pub use types::*;

@@ -125,7 +125,13 @@ pub enum Command {
     /// Takes requests from now on. `backlog` is how many may wait to be accepted or rejected; 0 is a default.
     Listen { endpoint: Endpoint, backlog: u32 },
     /// Sends a REQ. Ends in [`EventKind::Response`], `Rejected` or `Unreachable`.
-    Connect { endpoint: Endpoint, addresses: Addresses, transport: Transport, parameters: Parameters, path: PathFacts },
+    Connect {
+        endpoint: Endpoint,
+        addresses: Addresses,
+        transport: Transport,
+        parameters: Parameters,
+        path: PathFacts,
+    },
     /// Sends a SIDR_REQ. Ends in [`EventKind::ServiceResolved`], `Rejected` or `Unreachable`.
     Resolve { endpoint: Endpoint, addresses: Addresses, private_data: Vec<u8>, path: PathFacts },
     /// Answers [`EventKind::Request`] with a REP. Ends in `Established`, `Rejected`, `Unreachable` or `Disconnected`.

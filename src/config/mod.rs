@@ -16,13 +16,19 @@ use std::path::PathBuf;
 
 use crate::ids::{Lid, Mtu};
 use crate::mem::odp::queue::Latency;
-pub use value::{Bytes, Count, Cpu, Gso, Guard, LidTable, LinkLayer, LogLevel, Micros, Name, OdpFault, Receive, Tasks};
+pub use value::{
+    Bytes, Cpu, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number, OdpFault,
+    Receive, Tasks,
+};
 use value::{GIB, KIB, Value};
 
 /// Prefix of the environment variables that are configuration.
 const ENV_PREFIX: &str = "URXE_";
 /// Names the configuration file. Empty: no file is read.
 pub const ENV_FILE: &str = "URXE_CONFIG";
+
+/// Where launchers of parallel programs write the number of a process.
+const RANKS: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
 
 /// One key of the configuration.
 #[derive(Debug)]
@@ -59,11 +65,13 @@ macro_rules! keys {
         pub struct Config {
             $( $(#[doc = $doc])+ pub $name: $type, )+
             sources: Vec<Source>,
+            /// What the launcher of a parallel program says of this process.
+            rank: Option<u32>,
         }
 
         impl Default for Config {
             fn default() -> Self {
-                Self { $( $name: const { $default }, )+ sources: vec![Source::Default; KEYS.len()] }
+                Self { $( $name: const { $default }, )+ sources: vec![Source::Default; KEYS.len()], rank: None }
             }
         }
 
@@ -79,10 +87,24 @@ macro_rules! keys {
 }
 
 keys! {
-    /// Address of the device. `auto` takes the first free one of 127.0.0.0/16. An address that is not loopback opens
-    /// the device to that network.
+    /// Programs of one user and one fabric share a network of devices; another fabric is another network.
+    fabric: Name = Name::new_const("default");
+    /// Emulated machines of the fabric. Each has devices of its own.
+    nodes: Number<1, 64> = Number::new_const(1);
+    /// The machine on which the program runs. `auto` is the rank that a launcher gives (OMPI_COMM_WORLD_RANK, PMIX_RANK,
+    /// PMI_RANK or SLURM_PROCID) modulo `nodes`, and 0 without a launcher.
+    node: Option<Number<0, 63>> = None;
+    /// Devices of each machine.
+    devices: Number<1, 4> = Number::new_const(1);
+    /// Address of the device. `auto` takes one of 127.0.0.0/16 that is the same for all processes of the machine (see
+    /// `node`). An address that is not loopback opens the device to that network.
     addr: Option<IpAddr> = None;
-    /// Name of the device, as programs list it.
+    /// Network interface whose address the device takes: the first IPv4 address, else the first IPv6 address.
+    netdev: Option<Interface> = None;
+    /// Whether a daemon owns the address, so that many processes can share a device and connect by rdma_cm. `off` makes
+    /// the process its only owner; there is no rdma_cm then.
+    daemon: Daemon = Daemon::Auto;
+    /// Name of the device, as programs list it. More devices are counted up from it.
     device: Name = Name::new_const("urxe0");
     /// Largest path MTU of the port. `auto` is the largest one that fits the interface of the address.
     mtu: Option<Mtu> = None;
@@ -119,7 +141,7 @@ keys! {
     /// Time that is added to each page fault, as if a slow device or disk had to be asked.
     odp_latency: Latency = Latency::None;
     /// Threads that resolve page faults. Each has one fault at a time.
-    odp_workers: Count<64> = Count::new_const(2);
+    odp_workers: Number<1, 64> = Number::new_const(2);
     /// Least severe messages that are written. `urxe run` makes it `warn` unless it is set.
     log: LogLevel = LogLevel::Off;
     /// File to which messages are appended; `none` is standard error.
@@ -178,20 +200,6 @@ pub enum Error {
         /// What would be right.
         accepted: String,
     },
-    /// The value of a key does not go with that of another.
-    #[error("{from}: {key} = {value} does not go with {other}; accepted with it: {accepted}")]
-    Contradiction {
-        /// Where it was written.
-        from: Source,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// The other key and its value.
-        other: String,
-        /// What would be right.
-        accepted: String,
-    },
     /// The file cannot be read.
     #[error("configuration file {path:?}: {why}")]
     File {
@@ -199,6 +207,16 @@ pub enum Error {
         path: PathBuf,
         /// The system's reason.
         why: String,
+    },
+    /// Two keys have values that exclude each other.
+    #[error("{} = {} ({}) and {} = {} ({}): {why}", .first.0, .first.1, .first.2, .second.0, .second.1, .second.2)]
+    Contradiction {
+        /// Key, value, where it was written.
+        first: (&'static str, String, Source),
+        /// The same of the other.
+        second: (&'static str, String, Source),
+        /// What would be right.
+        why: &'static str,
     },
     /// The file is not TOML.
     #[error("{}:{line}: {what}", path.display())]
@@ -229,18 +247,22 @@ impl Config {
     ) -> Result<Self, Error> {
         let mut ours = Vec::new();
         let (mut named, mut config_home, mut home) = (None, None, None);
+        let mut ranks = [None; RANKS.len()];
         for (name, value) in env {
             match name.to_str() {
                 Some(ENV_FILE) => named = Some(value),
                 Some("XDG_CONFIG_HOME") => config_home = Some(value),
                 Some("HOME") => home = Some(value),
+                Some(name) if let Some(i) = RANKS.iter().position(|r| *r == name) => {
+                    ranks[i] = value.to_str().and_then(|v| v.parse().ok());
+                }
                 _ if name.as_encoded_bytes().starts_with(ENV_PREFIX.as_bytes()) => ours.push((name, value)),
                 _ => {}
             }
         }
         ours.sort(); // so that the same environment always gives the same error
 
-        let mut config = Self::default();
+        let mut config = Self { rank: ranks.into_iter().flatten().next(), ..Self::default() };
         let given = |v: &OsString| !v.is_empty();
         if let Some(path) = &named {
             if given(path) {
@@ -261,18 +283,82 @@ impl Config {
         Ok(config)
     }
 
-    /// Values that are right each by itself, but not together.
+    /// Refuses values that are right one by one but not together.
     fn check(&self) -> Result<(), Error> {
-        if self.odp_fault == OdpFault::Sleep && self.tasks == Tasks::Inline {
-            return Err(Error::Contradiction {
-                from: self.source("odp_fault").cloned().unwrap_or(Source::Default),
-                key: "odp_fault",
-                value: self.odp_fault.show(),
-                other: format!("tasks = {}, where the thread that receives would sleep", self.tasks.show()),
-                accepted: "park, rnr".into(),
-            });
+        let contradictions = [
+            (
+                self.node.is_some_and(|n| n.value() >= self.nodes.value()),
+                "node",
+                "nodes",
+                "nodes are counted from 0",
+            ),
+            (self.addr.is_some() && self.netdev.is_some(), "addr", "netdev", "give one of them"),
+            (self.addr.is_some() && self.nodes.value() > 1, "addr", "nodes", "one address is one machine"),
+            (self.addr.is_some() && self.devices.value() > 1, "addr", "devices", "one address is one device"),
+            (
+                self.netdev.is_some() && self.nodes.value() > 1,
+                "netdev",
+                "nodes",
+                "one interface is one machine",
+            ),
+            (
+                self.netdev.is_some() && self.devices.value() > 1,
+                "netdev",
+                "devices",
+                "one interface is one device",
+            ),
+            (
+                self.lid.is_some() && self.devices.value() > 1,
+                "lid",
+                "devices",
+                "each device needs a LID of its own",
+            ),
+            (
+                self.daemon == Daemon::Off && self.devices.value() > 1,
+                "daemon",
+                "devices",
+                "without a daemon there is one device",
+            ),
+            (
+                self.odp_fault == OdpFault::Sleep && self.tasks == Tasks::Inline,
+                "odp_fault",
+                "tasks",
+                "who sleeps must be a worker: accepted are park and rnr",
+            ),
+        ];
+        let fact = |name| {
+            let found = self.entries().find(|(key, ..)| key.name == name);
+            found.map(|(key, value, source)| (key.name, value, source.clone()))
+        };
+        for (wrong, first, second, why) in contradictions {
+            if wrong && let (Some(first), Some(second)) = (fact(first), fact(second)) {
+                return Err(Error::Contradiction { first, second, why });
+            }
         }
         Ok(())
+    }
+
+    /// The emulated machine on which this process runs, from 0.
+    pub fn node_number(&self) -> u32 {
+        self.node.map_or(self.rank.unwrap_or(0) % self.nodes.value(), Number::value)
+    }
+
+    /// The name of a device of the machine, from 0: the number at the end of [`Config::device`] is counted up.
+    pub fn device_name(&self, rail: u32) -> String {
+        const LONGEST: usize = 63;
+        let name = self.device.as_str();
+        if rail == 0 {
+            return name.into();
+        }
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let digits = &name[stem.len()..];
+        // Of a number that is too long only the last digits are counted.
+        let (fixed, counted) = digits.split_at(digits.len().saturating_sub(9));
+        let number = counted.parse().unwrap_or(0) + rail;
+        let number = format!("{number:0width$}", width = counted.len());
+        let mut front = format!("{stem}{fixed}");
+        front.truncate(LONGEST - number.len());
+        front + &number
     }
 
     /// Sets one value.

@@ -67,6 +67,15 @@ choice!(
     }
 );
 choice!(
+    /// Who owns the device's address.
+    Daemon {
+        /// The daemon of the fabric, which is started if it does not run.
+        Auto = "auto",
+        /// This process alone.
+        Off = "off",
+    }
+);
+choice!(
     /// Where protocol tasks run.
     Tasks {
         /// In the thread that posts, polls or receives.
@@ -216,33 +225,6 @@ impl<const MAX: u64> Value for Micros<MAX> {
     }
 }
 
-/// A count from 1 to `MAX`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Count<const MAX: usize>(usize);
-
-impl<const MAX: usize> Count<MAX> {
-    pub(super) const fn new_const(count: usize) -> Self {
-        assert!(0 < count && count <= MAX);
-        Self(count)
-    }
-    /// The number.
-    pub const fn get(self) -> usize {
-        self.0
-    }
-}
-
-impl<const MAX: usize> Value for Count<MAX> {
-    fn accepted() -> String {
-        format!("a number from 1 to {MAX}")
-    }
-    fn parse(text: &str) -> Option<Self> {
-        digits(text).filter(|n| (1..=MAX as u64).contains(n)).map(|n| Self(n as usize))
-    }
-    fn show(&self) -> String {
-        self.0.to_string()
-    }
-}
-
 /// Longest latency, in microseconds.
 const LONGEST: u64 = 10_000_000;
 
@@ -292,6 +274,63 @@ impl Value for Cpu {
     }
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// A whole number between two limits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Number<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
+    /// For defaults, which are checked when this is compiled.
+    pub(super) const fn new_const(number: u32) -> Self {
+        assert!(MIN <= number && number <= MAX);
+        Self(number)
+    }
+    /// The number.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Value for Number<MIN, MAX> {
+    fn accepted() -> String {
+        format!("a number from {MIN} to {MAX}")
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let number = u32::try_from(digits(text)?).ok()?;
+        (MIN..=MAX).contains(&number).then_some(Self(number))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The name of a network interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface(String);
+
+impl Interface {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for Interface {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "the name of a network interface such as eth0".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        // What the kernel takes for a name: less than IFNAMSIZ bytes, and a file in /sys/class/net.
+        let ok = (1..16).contains(&text.len())
+            && !matches!(text, "." | "..")
+            && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
+        ok.then(|| Self(text.into()))
+    }
+    fn show(&self) -> String {
+        self.0.clone()
     }
 }
 

@@ -80,7 +80,7 @@ impl QueuePair {
                 let mtu = if qp.kind == QpType::Ud { self.core.port.mtu } else { new.path_mtu };
                 qp.send.lock().connect(Connection {
                     path: path.clone(),
-                    window: self.core.window(peer),
+                    window: self.core.window(peer, new.dest_qpn.slot()),
                     dest_qpn: new.dest_qpn,
                     mtu,
                     qkey: new.qkey,

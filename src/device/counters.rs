@@ -45,6 +45,8 @@ counters! {
     icrc_solved_id,
     /// Packets for a queue pair that does not exist.
     unknown_qp,
+    /// Packets for another process on the same address, which the system had merged with ours.
+    other_process_pkts,
     /// Packets of another partition.
     pkey_violations,
     /// Datagrams with a wrong Q_Key.
@@ -53,6 +55,8 @@ counters! {
     wrong_peer,
     /// Packets that a queue pair dropped: no receive, too long, not possible in its state.
     dropped_pkts,
+    /// Packets to a group that has no queue pair here, or to a group's address that are no multicast.
+    dropped_multicast,
     /// Congestion notification packets sent, because the socket's queue grew.
     sent_cnp,
     /// Congestion notification packets received.

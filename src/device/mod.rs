@@ -5,12 +5,14 @@
 //! | [`qp`] | a queue pair: both sides of the engine, their locks, and what runs them |
 //! | [`attr`] | `modify` and `query` of a queue pair |
 //! | [`receive`] | from datagrams to queue pairs |
+//! | [`multicast`] | which queue pairs are in which group |
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
 //! | [`counters`] | what is counted |
 
 pub mod attr;
 pub mod counters;
+pub mod multicast;
 pub mod qp;
 pub(crate) mod receive;
 mod table;
@@ -18,6 +20,7 @@ mod timers;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::{Config, Gso, Guard, OdpFault, Receive as ReceiveBy};
 use crate::cq::{Cq, CqNotify};
 use crate::ids::{Gid, Lid, Mtu};
-use crate::io::{self, Link, udp};
+use crate::io::{self, Link, SendOutcome, udp};
 use crate::log::Throttle;
 use crate::mem::odp::Advice;
 use crate::mem::odp::queue::{Faults, Job};
@@ -128,6 +131,20 @@ pub struct PortInfo {
     pub interface: String,
 }
 
+/// A process's part of an address that several processes share: a slot of a [`udp::group::Group`].
+#[derive(Debug)]
+pub struct Lease {
+    /// The top 8 bits of its QPNs.
+    pub slot: u8,
+    /// The member of the group.
+    pub socket: OwnedFd,
+    /// What keeps the group together: held as long as the device lives.
+    pub anchor: OwnedFd,
+}
+
+/// The slot of a device that has its address for itself.
+const ONLY_SLOT: u8 = 1;
+
 /// A device: one address. Dropping it ends everything.
 pub struct Device {
     core: Arc<Core>,
@@ -142,6 +159,7 @@ pub(crate) struct Core {
     pub(crate) mem: Table,
     pub(crate) port: PortInfo,
     pub(crate) qps: QpTable,
+    pub(crate) groups: multicast::Groups,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) throttle: Throttle,
@@ -159,10 +177,16 @@ pub(crate) struct Core {
     /// Limit of the windows of peers, in bytes.
     window_max: u32,
     batches: ArrayQueue<Box<TxBatch>>,
-    windows: Mutex<HashMap<IpAddr, Weak<Window>>>,
-    paths: Mutex<HashMap<(SocketAddr, u8, u32), Weak<Path>>>,
+    /// By peer and the process there: each has a receive queue of its own.
+    windows: Mutex<HashMap<(IpAddr, u8), Weak<Window>>>,
+    /// By destination, traffic class, flow label and hop limit.
+    paths: Mutex<HashMap<(SocketAddr, u8, u32, u8), Weak<Path>>>,
     next_id: AtomicU32,
     guid: u64,
+    /// Runs that the link could not segment, when paths were last looked at.
+    fallbacks_seen: AtomicU64,
+    /// The anchor of the group, if the address is shared.
+    lease: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for Device {
@@ -174,18 +198,7 @@ impl std::fmt::Debug for Device {
 impl Device {
     /// Opens the device of a configuration: binds its socket and starts its receive thread.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
-        let ip = config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let socket = udp::Config {
-            receive_buffer: config.rcvbuf.bytes(),
-            send_buffer: config.sndbuf.bytes(),
-            gso: config.gso != Gso::Off,
-            gro: config.gso != Gso::Off,
-            receive: match config.receive {
-                ReceiveBy::Udp => udp::Receive::Udp,
-                ReceiveBy::Raw => udp::Receive::Raw,
-            },
-            ..udp::Config::new(ip)
-        };
+        let socket = socket_config(config);
         let link = if config.addr.is_some() {
             udp::UdpLink::open(&socket)?
         } else {
@@ -194,6 +207,15 @@ impl Device {
         let interface = link.interface().name.clone();
         let granted = link.receive_buffer();
         Self::on_link(config, Arc::new(link), interface, granted, Clock::System)
+    }
+
+    /// Opens a device on a slot of an address that other processes have devices on, too.
+    pub fn open_member(config: &Config, lease: Lease) -> Result<Self, OpenError> {
+        let Lease { slot, socket, anchor } = lease;
+        let link = udp::UdpLink::from_member(socket, slot, &socket_config(config))?;
+        let interface = link.interface().name.clone();
+        let granted = link.receive_buffer();
+        Self::build(config, Arc::new(link), interface, granted, Clock::System, Some((slot, anchor)))
     }
 
     /// A device on any link. With a [`Clock::Manual`] there is no receive thread: the caller calls
@@ -205,6 +227,18 @@ impl Device {
         receive_buffer: usize,
         clock: Clock,
     ) -> Result<Self, OpenError> {
+        Self::build(config, link, interface, receive_buffer, clock, None)
+    }
+
+    fn build(
+        config: &Config,
+        link: Arc<dyn Link>,
+        interface: String,
+        receive_buffer: usize,
+        clock: Clock,
+        lease: Option<(u8, OwnedFd)>,
+    ) -> Result<Self, OpenError> {
+        let (slot, lease) = lease.map_or((ONLY_SLOT, None), |(slot, anchor)| (slot, Some(anchor)));
         mem::guard::set_mode(match config.guard {
             Guard::Signal => mem::guard::GuardMode::Signal,
             Guard::Kernel => mem::guard::GuardMode::Kernel,
@@ -233,7 +267,8 @@ impl Device {
             config: config.clone(),
             mem,
             port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
-            qps: QpTable::new(if manual { 7 } else { random_u32() }),
+            qps: QpTable::new(slot, if manual { 7 } else { random_u32() }),
+            groups: multicast::Groups::default(),
             timers: Timers::new(),
             counters: Counters::default(),
             throttle: Throttle::default(),
@@ -242,7 +277,7 @@ impl Device {
             scheduler: crate::task::scheduler(config.tasks),
             attention,
             faults: Faults::new(
-                config.odp_workers.get(),
+                config.odp_workers.value() as usize,
                 config.odp_latency,
                 if manual { u64::from(lid.0) } else { u64::from(random_u32()) },
             ),
@@ -254,7 +289,9 @@ impl Device {
             windows: Mutex::new(HashMap::new()),
             paths: Mutex::new(HashMap::new()),
             next_id: AtomicU32::new(1),
-            guid: guid_of(ip),
+            guid: Gid::eui64_of(ip),
+            fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
+            lease,
             link,
             clock,
         });
@@ -288,9 +325,15 @@ impl Device {
         let demand = self.core.mem.demand_stats();
         c.all().chain(demand.all()).chain(self.core.link.counters().all()).collect()
     }
+    /// The top 8 bits of its QPNs.
+    pub fn slot(&self) -> u8 {
+        self.core.qps.slot()
+    }
     /// Bytes in flight to a peer, headers included; 0 if there is no queue pair that talks to it.
     pub fn in_flight(&self, peer: IpAddr) -> i64 {
-        self.core.windows.lock().get(&peer).and_then(Weak::upgrade).map_or(0, |w| w.in_flight())
+        let windows = self.core.windows.lock();
+        let those = windows.iter().filter(|((ip, _), _)| *ip == peer);
+        those.filter_map(|(_, window)| window.upgrade()).map(|window| window.in_flight()).sum()
     }
     /// Queue pairs that exist.
     pub fn queue_pairs(&self) -> usize {
@@ -397,6 +440,7 @@ impl Drop for Device {
         self.progress.stop(&self.core);
         self.core.fault_workers.stop(&self.core);
         self.core.qps.clear();
+        self.core.groups.clear();
     }
 }
 
@@ -425,6 +469,24 @@ impl Core {
         }
     }
 
+    /// Sends a batch. If the system stopped to segment, paths are told.
+    pub(crate) fn send(&self, batch: &TxBatch) -> SendOutcome {
+        let outcome = self.link.send(batch);
+        let fallbacks = self.link.counters().gso_fallbacks.value();
+        if fallbacks != self.fallbacks_seen.load(Ordering::Relaxed) {
+            self.fallbacks_seen.store(fallbacks, Ordering::Relaxed);
+            self.renew_paths();
+        }
+        outcome
+    }
+
+    /// The IP identification is 0 where nothing segments, and the ICRC covers it.
+    fn renew_paths(&self) {
+        for path in self.paths.lock().values().filter_map(Weak::upgrade) {
+            path.set_ip_id(self.link.limits(path.dst.ip()).ip_id);
+        }
+    }
+
     pub(crate) fn take_batch(&self) -> Box<TxBatch> {
         let mut batch = self.batches.pop().unwrap_or_default();
         batch.clear();
@@ -436,15 +498,15 @@ impl Core {
         let _ = self.batches.push(batch);
     }
 
-    /// The window of a peer.
-    pub(crate) fn window(&self, peer: IpAddr) -> Arc<Window> {
+    /// The window of a peer's process.
+    pub(crate) fn window(&self, peer: IpAddr, slot: u8) -> Arc<Window> {
         let mut windows = self.windows.lock();
-        if let Some(w) = windows.get(&peer).and_then(Weak::upgrade) {
+        if let Some(w) = windows.get(&(peer, slot)).and_then(Weak::upgrade) {
             return w;
         }
         windows.retain(|_, w| w.strong_count() > 0);
         let window = Arc::new(Window::new(self.window_max));
-        windows.insert(peer, Arc::downgrade(&window));
+        windows.insert((peer, slot), Arc::downgrade(&window));
         window
     }
 
@@ -460,7 +522,7 @@ impl Core {
             if av.dgid.is_zero() {
                 return Err(AddressError::ZeroGid);
             }
-            av.dgid.to_ip()
+            multicast::group_of(av.dgid, src.ip()).unwrap_or_else(|| av.dgid.to_ip())
         } else {
             self.ip_of_lid(av.dlid).ok_or(AddressError::Lid(av.dlid))?
         };
@@ -473,7 +535,9 @@ impl Core {
         {
             dst.set_scope_id(src.scope_id());
         }
-        Ok(self.path(dst, av.traffic_class, av.flow_label))
+        // A router would not pass on what has no hop left, but members on the link want it all the same.
+        let hop_limit = if ip.is_multicast() { av.hop_limit.max(1) } else { 0 };
+        Ok(self.path_with_hops(dst, av.traffic_class, av.flow_label, hop_limit))
     }
 
     fn ip_of_lid(&self, lid: Lid) -> Option<IpAddr> {
@@ -495,24 +559,43 @@ impl Core {
 
     /// Paths are shared, so that packets of several queue pairs to one peer can leave together.
     pub(super) fn path(&self, dst: SocketAddr, traffic_class: u8, flow_label: u32) -> Arc<Path> {
-        let key = (dst, traffic_class, flow_label);
+        self.path_with_hops(dst, traffic_class, flow_label, 0)
+    }
+
+    fn path_with_hops(
+        &self,
+        dst: SocketAddr,
+        traffic_class: u8,
+        flow_label: u32,
+        hop_limit: u8,
+    ) -> Arc<Path> {
+        let key = (dst, traffic_class, flow_label, hop_limit);
         let mut paths = self.paths.lock();
         if let Some(p) = paths.get(&key).and_then(Weak::upgrade) {
             return p;
         }
         paths.retain(|_, p| p.strong_count() > 0);
         let ip_id = self.link.limits(dst.ip()).ip_id;
-        let path = Arc::new(Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id));
+        let path = Path::new(self.link.local(), dst, traffic_class, flow_label, ip_id);
+        let path = Arc::new(path.with_hop_limit(hop_limit));
         paths.insert(key, Arc::downgrade(&path));
         path
     }
 }
 
-/// An EUI-64 out of an address: locally administered, so that it collides with no adapter's.
-fn guid_of(ip: IpAddr) -> u64 {
-    let o = Gid::from_ip(ip).0;
-    u64::from_be_bytes([0x02, o[8] ^ o[0], o[9] ^ o[1], 0xff, 0xfe, o[13], o[14], o[15]])
-        ^ u64::from(o[12]) << 40
+/// What the configuration says of the socket.
+fn socket_config(config: &Config) -> udp::Config {
+    udp::Config {
+        receive_buffer: config.rcvbuf.bytes(),
+        send_buffer: config.sndbuf.bytes(),
+        gso: config.gso != Gso::Off,
+        gro: config.gso != Gso::Off,
+        receive: match config.receive {
+            ReceiveBy::Udp => udp::Receive::Udp,
+            ReceiveBy::Raw => udp::Receive::Raw,
+        },
+        ..udp::Config::new(config.addr.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+    }
 }
 
 fn random_u32() -> u32 {

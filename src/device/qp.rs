@@ -72,6 +72,8 @@ pub(crate) struct Qp {
     pub(super) attr: Mutex<QpAttr>,
     pub(super) caps: QpCaps,
     pub(super) has_srq: bool,
+    /// What it sends to a group that it is in, it does not want to receive.
+    pub(super) deaf_to_itself: AtomicBool,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     events: Option<Arc<dyn EventSink>>,
@@ -123,6 +125,7 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
             attr: Mutex::new(QpAttr::default()),
             caps,
             has_srq,
+            deaf_to_itself: AtomicBool::new(false),
             send_cq,
             recv_cq,
             events,
@@ -136,6 +139,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         // The peer waits for acknowledgements of what has completed here.
         self.qp.run_replies(&self.core, self.core.clock.now());
+        self.core.leave_all(&self.qp);
         self.core.qps.remove(self.qp.number);
         self.qp.enter(QpState::Reset, false);
     }
@@ -240,7 +244,7 @@ impl Qp {
                     ack = Some((recv, requests));
                 }
             }
-            let outcome = core.link.send(&batch);
+            let outcome = core.send(&batch);
             core.counters.sent_pkts.add(outcome.sent_packets as u64);
             let mut sent = outcome.sent_packets;
             let requests = match &mut ack {
@@ -287,7 +291,7 @@ impl Qp {
             if batch.is_empty() {
                 break;
             }
-            let outcome = core.link.send(&batch);
+            let outcome = core.send(&batch);
             core.counters.sent_pkts.add(outcome.sent_packets as u64);
             match outcome.why {
                 Why::Done => side.handle_sent(outcome.sent_packets),

@@ -46,10 +46,10 @@ pub(crate) struct Receiver {
 }
 
 /// A packet that passed the checks which need no queue pair.
-struct Valid<'a> {
-    headers: Headers,
-    payload: &'a [u8],
-    source: Source,
+pub(super) struct Valid<'a> {
+    pub(super) headers: Headers,
+    pub(super) payload: &'a [u8],
+    pub(super) source: Source,
 }
 
 impl Receiver {
@@ -125,6 +125,11 @@ impl Core {
         while let Some(first) = pending.take() {
             let qpn = first.headers.bth.dest_qpn;
             let request = first.headers.bth.opcode.info().request;
+            if qpn == Qpn::MULTICAST || first.source.dst.is_multicast() {
+                self.deliver_to_group(&first, now);
+                pending = next(&mut cached);
+                continue;
+            }
             if first.headers.bth.opcode == Opcode::Cnp {
                 if let Some(qp) = self.qps.find(qpn) {
                     self.counters.rcvd_cnp.add(1);
@@ -134,7 +139,11 @@ impl Core {
                 continue;
             }
             let Some(qp) = self.qps.find(qpn) else {
-                self.counters.unknown_qp.add(1);
+                if self.lease.is_some() && qpn.slot() != self.qps.slot() {
+                    self.counters.other_process_pkts.add(1);
+                } else {
+                    self.counters.unknown_qp.add(1);
+                }
                 pending = next(&mut cached);
                 continue;
             };
@@ -256,7 +265,7 @@ impl Core {
         let mut batch = self.take_batch();
         batch.begin(&path, &Headers::new(bth), 0, 0);
         batch.finish();
-        let outcome = self.link.send(&batch);
+        let outcome = self.send(&batch);
         self.counters.sent_cnp.add(outcome.sent_packets as u64);
         self.give_batch(batch);
     }
@@ -470,9 +479,14 @@ const STREAM_PAUSE: u64 = 10_000;
 
 fn is_response_to(p: &Valid<'_>, qpn: Qpn) -> bool {
     let opcode = p.headers.bth.opcode;
-    p.headers.bth.dest_qpn == qpn && !opcode.info().request && opcode != Opcode::Cnp
+    p.headers.bth.dest_qpn == qpn
+        && !p.source.dst.is_multicast()
+        && !opcode.info().request
+        && opcode != Opcode::Cnp
 }
 
 fn same_side(p: &Valid<'_>, qpn: Qpn, request: bool) -> bool {
-    p.headers.bth.dest_qpn == qpn && p.headers.bth.opcode.info().request == request
+    p.headers.bth.dest_qpn == qpn
+        && !p.source.dst.is_multicast()
+        && p.headers.bth.opcode.info().request == request
 }

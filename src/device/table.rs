@@ -7,13 +7,13 @@ use parking_lot::RwLock;
 use super::qp::Qp;
 use crate::ids::Qpn;
 
-/// Bits of a QPN that number queue pairs of one process; the bits above say which process (1 here).
+/// Bits of a QPN that number queue pairs of one process; the bits above, its slot, say which process.
 const INDEX_BITS: u32 = 16;
 const CAPACITY: u32 = 1 << INDEX_BITS;
-const LEASE: u32 = 1 << INDEX_BITS;
 
 /// All queue pairs of a device.
 pub(crate) struct QpTable {
+    slot: u8,
     inner: RwLock<Inner>,
 }
 
@@ -25,8 +25,14 @@ struct Inner {
 }
 
 impl QpTable {
-    pub(crate) fn new(start: u32) -> Self {
-        Self { inner: RwLock::new(Inner { slots: Vec::new(), next: start % CAPACITY, len: 0 }) }
+    /// A table for a process with this slot, which begins to number at `start`.
+    pub(crate) fn new(slot: u8, start: u32) -> Self {
+        Self { slot, inner: RwLock::new(Inner { slots: Vec::new(), next: start % CAPACITY, len: 0 }) }
+    }
+
+    /// Which process this is.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
     }
 
     /// Adds the queue pair that `make` makes for its number. `None` if all numbers are taken.
@@ -43,14 +49,14 @@ impl QpTable {
         if t.slots.len() <= index as usize {
             t.slots.resize(index as usize + 1, None);
         }
-        let qp = make(Qpn(LEASE | index));
+        let qp = make(Qpn(u32::from(self.slot) << INDEX_BITS | index));
         t.slots[index as usize] = Some(qp.clone());
         t.len += 1;
         Some(qp)
     }
 
     pub(crate) fn find(&self, qpn: Qpn) -> Option<Arc<Qp>> {
-        if qpn.0 & !(CAPACITY - 1) != LEASE {
+        if qpn.slot() != self.slot {
             return None;
         }
         self.inner.read().slots.get((qpn.0 & (CAPACITY - 1)) as usize)?.clone()

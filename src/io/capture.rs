@@ -230,9 +230,9 @@ impl<L: Link, W: Write + Send> Link for Captured<L, W> {
                 src: self.inner.local(),
                 dst: path.dst,
                 traffic_class: path.traffic_class,
-                hop_limit: 0,
+                hop_limit: path.hop_limit,
                 flow_label: path.flow_label,
-                ip_id: if path.ip_id == IpId::Counting { place.1 as u16 - 1 } else { 0 },
+                ip_id: if path.ip_id() == IpId::Counting { place.1 as u16 - 1 } else { 0 },
             };
             // Memory that went away after the send has nothing to show.
             if let Ok(bytes) = packet {
@@ -263,6 +263,12 @@ impl<L: Link, W: Write + Send> Link for Captured<L, W> {
 
     fn fds(&self) -> [Option<RawFd>; 2] {
         self.inner.fds()
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        self.inner.leave(group);
     }
     fn limits(&self, destination: IpAddr) -> Limits {
         self.inner.limits(destination)

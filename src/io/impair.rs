@@ -245,6 +245,12 @@ impl<L: Link> Link for Impaired<L> {
     fn fds(&self) -> [Option<RawFd>; 2] {
         self.inner.fds()
     }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        self.inner.leave(group);
+    }
     fn limits(&self, destination: IpAddr) -> Limits {
         let limits = self.inner.limits(destination);
         match limits.ip_id {

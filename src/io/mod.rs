@@ -52,8 +52,21 @@ pub trait Link: Send + Sync {
     /// afterwards calls again until it gets zero.
     fn recv(&self, rx: &mut RxBatch) -> io::Result<usize>;
 
-    /// Descriptors that are readable when something has arrived; none for links without a kernel object.
+    /// Descriptors that are readable when something has arrived; none for links without a kernel object. They may be
+    /// others after a [`join`](Link::join).
     fn fds(&self) -> [Option<RawFd>; 2];
+
+    /// From now on packets to this group are received too, from senders that may be on this host or beyond. A group is
+    /// joined once at a time.
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        let _ = group;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Packets to this group are not received any more.
+    fn leave(&self, group: IpAddr) {
+        let _ = group;
+    }
 
     /// What a run to this destination may look like, and which IP identification its packets get.
     ///
@@ -224,6 +237,12 @@ impl<T: Link + ?Sized> Link for std::sync::Arc<T> {
     }
     fn fds(&self) -> [Option<RawFd>; 2] {
         (**self).fds()
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        (**self).join(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        (**self).leave(group);
     }
     fn limits(&self, destination: IpAddr) -> Limits {
         (**self).limits(destination)

@@ -48,6 +48,23 @@ pub fn is_loopback_path(destination: IpAddr) -> bool {
         || sys::interface_addresses().is_ok_and(|all| all.iter().any(|a| a.ip == destination))
 }
 
+/// An address of an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Address {
+    /// The interface's name.
+    pub interface: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// The scope number of a link-local IPv6 address, else 0.
+    pub scope_id: u32,
+}
+
+/// The addresses of all interfaces.
+pub fn addresses() -> io::Result<Vec<Address>> {
+    let all = sys::interface_addresses()?.into_iter();
+    Ok(all.map(|a| Address { interface: a.name, ip: a.ip, scope_id: a.scope_id }).collect())
+}
+
 /// The addresses of all interfaces with the interface's name.
 pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(sys::interface_addresses()?.into_iter().map(|a| (a.name, a.ip)).collect())

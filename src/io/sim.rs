@@ -47,6 +47,8 @@ struct State {
     flying: BTreeMap<(Instant, u64), Flying>,
     sequence: u64,
     links: HashMap<SocketAddr, Arc<Inbox>>,
+    /// Who is in a group, in the order of joining.
+    groups: HashMap<IpAddr, Vec<SocketAddr>>,
     trace: VecDeque<Traced>,
     trace_limit: usize,
 }
@@ -162,6 +164,7 @@ impl SimNet {
             flying: BTreeMap::new(),
             sequence: 0,
             links: HashMap::new(),
+            groups: HashMap::new(),
             trace: VecDeque::new(),
             trace_limit: Self::TRACE_LINES,
         };
@@ -245,6 +248,17 @@ impl State {
     }
 
     fn send(&mut self, meta: Meta, to: SocketAddr, bytes: &[u8]) {
+        if !to.ip().is_multicast() {
+            return self.send_to(meta, to, bytes);
+        }
+        match self.groups.get(&to.ip()).cloned() {
+            Some(members) => members.into_iter().for_each(|member| self.send_to(meta, member, bytes)),
+            None => self.note(self.now, meta.src, to, Event::Unreachable, bytes),
+        }
+    }
+
+    /// One packet to one link; `meta` has the address that it was sent to.
+    fn send_to(&mut self, meta: Meta, to: SocketAddr, bytes: &[u8]) {
         let direction = (meta.src.ip(), to.ip());
         let impairments = *self.between.get(&direction).unwrap_or(&self.everywhere);
         let fate = self.dice.fate(&impairments);
@@ -297,7 +311,7 @@ impl Inbox {
         queue.bytes += bytes.len();
         // As GRO does: packets of one sender and one length stay together, a shorter one ends them.
         let joins = queue.datagrams.back_mut().filter(|(last, all)| {
-            let key = |m: &Meta| (m.src, m.traffic_class);
+            let key = |m: &Meta| (m.src, m.dst, m.traffic_class);
             key(last) == key(&meta)
                 && bytes.len() <= last.segment
                 && all.len() % last.segment == 0
@@ -367,7 +381,7 @@ impl Link for SimLink {
                         src: self.inbox.local,
                         dst: path.dst.ip(),
                         traffic_class: path.traffic_class,
-                        hop_limit: 64,
+                        hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },
                         ip_id: None,
                         segment: bytes.len(),
                     };
@@ -407,6 +421,26 @@ impl Link for SimLink {
 
     fn fds(&self) -> [Option<RawFd>; 2] {
         [None; 2]
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        if !group.is_multicast() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut state = self.net.state.lock();
+        let members = state.groups.entry(group).or_default();
+        if !members.contains(&self.inbox.local) {
+            members.push(self.inbox.local);
+        }
+        Ok(())
+    }
+    fn leave(&self, group: IpAddr) {
+        let mut state = self.net.state.lock();
+        if let Some(members) = state.groups.get_mut(&group) {
+            members.retain(|member| *member != self.inbox.local);
+            if members.is_empty() {
+                state.groups.remove(&group);
+            }
+        }
     }
     fn limits(&self, _destination: IpAddr) -> Limits {
         Limits { packets: 64, bytes: 65_507, pieces: 1024, ip_id: IpId::Zero }

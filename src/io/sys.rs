@@ -86,8 +86,94 @@ pub(super) fn int(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> 
     Ok(value)
 }
 
-/// Bytes of the receive queue in use and its limit (`SO_MEMINFO`).
+/// `setsockopt` with a structure.
+fn set<T: Copy>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is readable for `len` bytes.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len) })?;
+    Ok(())
+}
+
+fn in_addr(ip: Ipv4Addr) -> libc::in_addr {
+    libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) }
+}
+
+/// Packets to groups leave by the interface of this address.
+pub(super) fn send_groups_from(fd: &OwnedFd, local: Ipv4Addr) -> io::Result<()> {
+    set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &in_addr(local))
+}
+
+/// Joins a group on the interface of an address.
+pub(super) fn join_v4(fd: &OwnedFd, group: Ipv4Addr, local: Ipv4Addr) -> io::Result<()> {
+    let request = libc::ip_mreq { imr_multiaddr: in_addr(group), imr_interface: in_addr(local) };
+    set(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
+}
+
+/// Joins a group on an interface.
+pub(super) fn join_v6(fd: &OwnedFd, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+    let address = libc::in6_addr { s6_addr: group.octets() };
+    let request = libc::ipv6_mreq { ipv6mr_multiaddr: address, ipv6mr_interface: interface };
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+}
+
+/// The number of an interface.
+pub(super) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a terminated string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// A descriptor that stands for many.
+pub(super) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed; the descriptor is new and owned by nobody else.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?)) }
+}
+
+/// Makes `epoll` readable while `fd` is.
+pub(super) fn epoll_add(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
+    let raw = fd.as_raw_fd();
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: u64::from(raw.cast_unsigned()) };
+    // SAFETY: `event` is readable.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, raw, &mut event) })?;
+    Ok(())
+}
+
+/// Takes `fd` out. Closing alone would not, while a forked process holds the same socket.
+pub(super) fn epoll_remove(epoll: &OwnedFd, fd: &OwnedFd) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), ptr::null_mut()) };
+}
+
+/// Fills `ready` with descriptors that are readable now and returns how many.
+pub(super) fn epoll_ready<const N: usize>(epoll: &OwnedFd, ready: &mut [RawFd; N]) -> io::Result<usize> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+    // SAFETY: `events` is writable for N entries.
+    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), N as c_int, 0) };
+    if count < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+    }
+    for (fd, event) in ready.iter_mut().zip(&events[..count as usize]) {
+        *fd = event.u64 as RawFd;
+    }
+    Ok(count as usize)
+}
+
+/// Bytes of the receive queue in use and its limit.
 pub(super) fn receive_memory(fd: &OwnedFd) -> Option<(usize, usize)> {
+    memory(fd).map(|values| (values[0] as usize, values[1] as usize))
+}
+
+/// Packets that a socket has dropped since it was made.
+pub(super) fn dropped(fd: &OwnedFd) -> u32 {
+    memory(fd).map_or(0, |values| values[8])
+}
+
+/// `SO_MEMINFO`: memory and limits of the queues, and drops.
+fn memory(fd: &OwnedFd) -> Option<[u32; 9]> {
     let mut values = [0u32; 9];
     let mut len = size_of_val(&values) as socklen_t;
     // SAFETY: `values` is writable for `len` bytes.
@@ -100,7 +186,7 @@ pub(super) fn receive_memory(fd: &OwnedFd) -> Option<(usize, usize)> {
             &mut len,
         )
     };
-    (result == 0 && len >= 8).then_some((values[0] as usize, values[1] as usize))
+    (result == 0 && len >= 8).then_some(values)
 }
 
 /// Attaches a classic BPF program that decides how many bytes of a packet the socket takes; 0 drops it.
@@ -113,6 +199,138 @@ pub(super) fn attach_filter(fd: &OwnedFd, program: &[libc::sock_filter]) -> io::
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, len)
     })?;
     Ok(())
+}
+
+/// Attaches a classic BPF program that picks the socket of a SO_REUSEPORT group which gets a packet. It sees the packet
+/// from the UDP payload on.
+pub(super) fn attach_steering(fd: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let len = size_of::<libc::sock_fprog>() as socklen_t;
+    let name = libc::SO_ATTACH_REUSEPORT_CBPF;
+    // SAFETY: `fprog` and the program behind it are readable; the kernel copies both and writes neither.
+    check(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, ptr::from_ref(&fprog).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// Takes away what [`attach_filter`] or [`attach_program`] attached, if there is any.
+pub(super) fn detach_filter(fd: &OwnedFd) -> io::Result<()> {
+    match set_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        result => result,
+    }
+}
+
+/// A number that the kernel gives to one socket only (`SO_COOKIE`).
+pub(super) fn cookie(fd: &OwnedFd) -> io::Result<u64> {
+    long(fd, libc::SO_COOKIE)
+}
+
+/// The number of the network namespace of a socket; kernels before 5.14 do not tell.
+pub(super) fn namespace(fd: &OwnedFd) -> io::Result<u64> {
+    const SO_NETNS_COOKIE: c_int = 71;
+    long(fd, SO_NETNS_COOKIE)
+}
+
+fn long(fd: &OwnedFd, name: c_int) -> io::Result<u64> {
+    let mut value = 0u64;
+    let mut len = size_of::<u64>() as socklen_t;
+    // SAFETY: `value` is writable for `len` bytes.
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, ptr::from_mut(&mut value).cast(), &mut len)
+    })?;
+    Ok(value)
+}
+
+/// Takes one datagram from the queue without a look at it. False if there is none.
+pub(super) fn discard(fd: &OwnedFd) -> io::Result<bool> {
+    // SAFETY: no byte is written to a buffer of length 0.
+    let len = unsafe { libc::recv(fd.as_raw_fd(), ptr::null_mut(), 0, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+    match if len < 0 { errno() } else { 0 } {
+        0 | libc::EINTR => Ok(true),
+        libc::EAGAIN => Ok(false),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Two Unix stream sockets that are connected.
+pub(super) fn unix_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let mut fds = [-1; 2];
+    // SAFETY: two writable descriptors; those that come are new and owned by nobody else.
+    unsafe {
+        check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()))?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// Most descriptors of one message of [`send_fds`].
+const MOST_FDS: usize = 4;
+
+/// Sends one byte over a Unix socket, and duplicates of descriptors beside it.
+pub(super) fn send_fds(fd: &OwnedFd, byte: u8, fds: &[&OwnedFd]) -> io::Result<()> {
+    let mut control = Control::new();
+    let raw = |i: usize| fds[i].as_raw_fd().to_ne_bytes();
+    match fds.len() {
+        0 => {}
+        1 => control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, raw(0)),
+        2 => {
+            let mut both = [0; 8];
+            both[..4].copy_from_slice(&raw(0));
+            both[4..].copy_from_slice(&raw(1));
+            control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, both);
+        }
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    }
+    let mut data = iovec { iov_base: ptr::from_ref(&byte).cast_mut().cast(), iov_len: 1 };
+    // SAFETY: all zero bytes are a valid header.
+    let mut header: msghdr = unsafe { zeroed() };
+    header.msg_iov = &mut data;
+    header.msg_iovlen = 1;
+    if control.len > 0 {
+        header.msg_control = control.bytes.as_mut_ptr().cast();
+        header.msg_controllen = control.len as _;
+    }
+    // SAFETY: all memory in the header is readable for its length.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Looks at the byte at an offset of the receive queue of a Unix stream socket, and makes duplicates of the descriptors
+/// beside it. The queue stays as it is. `None` if it has no such byte.
+pub(super) fn peek_fds(fd: &OwnedFd, offset: usize) -> io::Result<Option<(u8, Vec<OwnedFd>)>> {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset as c_int)?;
+    let mut byte = 0u8;
+    let mut control = Control::new();
+    let mut data = iovec { iov_base: ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+    // SAFETY: all zero bytes are a valid header.
+    let mut header: msghdr = unsafe { zeroed() };
+    header.msg_iov = &mut data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.bytes.as_mut_ptr().cast();
+    header.msg_controllen = size_of::<cmsghdr>() + MOST_FDS * size_of::<RawFd>();
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: all memory in the header is writable for its length.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
+    if len < 0 {
+        return if errno() == libc::EAGAIN { Ok(None) } else { Err(io::Error::last_os_error()) };
+    }
+    let mut fds = Vec::new();
+    // SAFETY: the kernel has just filled in the header: its control memory is valid and the macros stay within it. The
+    // descriptors are new and owned by nobody else.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&header);
+        while let Some(item) = at.as_ref() {
+            if (item.cmsg_level, item.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let count = (item.cmsg_len as usize - size_of::<cmsghdr>()) / size_of::<RawFd>();
+                let data = libc::CMSG_DATA(item).cast::<RawFd>();
+                fds.extend((0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
+            }
+            at = libc::CMSG_NXTHDR(&header, item);
+        }
+    }
+    Ok((len > 0).then_some((byte, fds)))
 }
 
 /// An address in the kernel's form.
@@ -453,26 +671,30 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, value: i32) -> u64 {
 const SKB_GSO_SIZE: i16 = 176;
 
 /// Socket filters for a raw socket, which takes single packets to `port`, and for its UDP socket, which takes merged
-/// ones. Needs CAP_BPF.
-pub(super) fn gso_filters(port: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+/// ones. With a slot, the raw socket takes only packets whose QPN begins with it. Needs CAP_BPF.
+pub(super) fn gso_filters(port: u16, slot: Option<u8>) -> io::Result<(OwnedFd, OwnedFd)> {
     let exit = insn(0x95, 0, 0, 0, 0);
     let drop = insn(0xb7, 0, 0, 0, 0); // r0 = 0
     let take = insn(0xb7, 0, 0, 0, 0x7fff_ffff); // r0 = all
-    let single = [
-        insn(0xbf, 6, 1, 0, 0),               // r6 = context
-        insn(0x61, 7, 6, SKB_GSO_SIZE, 0),    // r7 = gso_size
-        insn(0x55, 7, 0, 7, 0),               // if r7 != 0 goto drop
-        insn(0x30, 0, 0, 0, 0),               // r0 = first byte
-        insn(0x57, 0, 0, 0, 0xf),             // r0 &= 0xf
-        insn(0x67, 0, 0, 0, 2),               // r0 <<= 2: length of the IP header
-        insn(0xbf, 7, 0, 0, 0),               // r7 = r0
-        insn(0x48, 0, 7, 0, 2),               // r0 = 16 bits at r7 + 2
-        insn(0x55, 0, 0, 2, i32::from(port)), // if r0 != port goto drop
-        take,
-        exit,
-        drop,
-        exit,
+    let more = if slot.is_some() { 2 } else { 0 };
+    let mut single = vec![
+        insn(0xbf, 6, 1, 0, 0),                      // r6 = context
+        insn(0x61, 7, 6, SKB_GSO_SIZE, 0),           // r7 = gso_size
+        insn(0x55, 7, 0, 7 + more, 0),               // if r7 != 0 goto drop
+        insn(0x30, 0, 0, 0, 0),                      // r0 = first byte
+        insn(0x57, 0, 0, 0, 0xf),                    // r0 &= 0xf
+        insn(0x67, 0, 0, 0, 2),                      // r0 <<= 2: length of the IP header
+        insn(0xbf, 7, 0, 0, 0),                      // r7 = r0
+        insn(0x48, 0, 7, 0, 2),                      // r0 = 16 bits at r7 + 2
+        insn(0x55, 0, 0, 2 + more, i32::from(port)), // if r0 != port goto drop
     ];
+    if let Some(slot) = slot {
+        single.extend([
+            insn(0x50, 0, 7, 0, 8 + 5), // r0 = byte 5 of the BTH, behind 8 bytes of UDP header
+            insn(0x55, 0, 0, 2, i32::from(slot)), // if r0 != slot goto drop
+        ]);
+    }
+    single.extend([take, exit, drop, exit]);
     let merged = [
         insn(0x61, 7, 1, SKB_GSO_SIZE, 0), // r7 = gso_size
         insn(0x15, 7, 0, 2, 0),            // if r7 == 0 goto drop

@@ -275,15 +275,7 @@ pub trait Memory: Send + Sync {
 
     /// An access to `[addr, addr + len)`, which was translated before, has faulted. If its pages are looked up on use,
     /// this is what to wait for; `None` if the memory has simply gone.
-    fn missing(
-        &self,
-        fault: Fault,
-        pd: PdId,
-        key: Key,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Option<Miss>;
+    fn missing(&self, fault: Fault, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Option<Miss>;
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::keys::Scrambler;
 use super::mapped::{self, Bad};
-use super::slots::{self, Entry, Slots};
-use super::odp::stats::RegionStats;
 use super::odp::pages::PAGE_BITS;
+use super::odp::stats::RegionStats;
 use super::odp::{Advice, By, Demand, Root};
+use super::slots::{self, Entry, Slots};
 use super::{Access, Denial, Fault, HostAddr, Key, MemError, Memory, Miss, PdId, guard};
 use crate::ids::{LKey, RKey};
 
@@ -185,7 +185,12 @@ impl Table {
     }
 
     fn with_secret(secret: [u64; Scrambler::SECRET_WORDS]) -> Self {
-        Self { keys: Scrambler::new(secret), slots: Slots::new(), book: Mutex::default(), demand: Demand::default() }
+        Self {
+            keys: Scrambler::new(secret),
+            slots: Slots::new(),
+            book: Mutex::default(),
+            demand: Demand::default(),
+        }
     }
 
     /// Registers `[host, host + len)` for `pd`. Users address its first byte as `iova`; for `ibv_reg_mr` that is `host`
@@ -352,7 +357,13 @@ impl Table {
     }
 
     /// A step of a prefetch, and where to go on; `None` at the end. A region that is gone is at its end.
-    pub fn prefetch(&self, key: u32, start: u64, end: u64, advice: Advice) -> Result<Option<u64>, AdviseError> {
+    pub fn prefetch(
+        &self,
+        key: u32,
+        start: u64,
+        end: u64,
+        advice: Advice,
+    ) -> Result<Option<u64>, AdviseError> {
         self.demand.prefetch(key, start, end, advice).map_err(|fault| AdviseError::NotMapped(fault.addr))
     }
 
@@ -406,15 +417,7 @@ impl Memory for Table {
     }
 
     #[cold]
-    fn missing(
-        &self,
-        fault: Fault,
-        pd: PdId,
-        key: Key,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Option<Miss> {
+    fn missing(&self, fault: Fault, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Option<Miss> {
         let entry = self.slots.read(self.keys.index(key.value())).filter(|e| e.key == key.value())?;
         if entry.pages == Root::NONE || len == 0 || self.check(pd, key, addr, len, need).is_err() {
             return None;

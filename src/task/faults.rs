@@ -33,7 +33,7 @@ impl FaultWorkers {
             return !threads.is_empty();
         }
         let Some(core) = self.core.lock().upgrade() else { return false };
-        let new: Vec<_> = (0..core.config.odp_workers.get())
+        let new: Vec<_> = (0..core.config.odp_workers.value())
             .map_while(|i| {
                 let core = core.clone();
                 let start = || {
@@ -42,7 +42,9 @@ impl FaultWorkers {
                     builder.spawn(move || run(&core))
                 };
                 crate::mem::guard::without_signals(start)
-                    .inspect_err(|error| tracing::warn!(%error, "a thread for page faults could not be started"))
+                    .inspect_err(
+                        |error| tracing::warn!(%error, "a thread for page faults could not be started"),
+                    )
                     .ok()
             })
             .collect();

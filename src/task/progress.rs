@@ -64,6 +64,11 @@ impl Attention {
         }
     }
 
+    /// There is more to wait for: a wait that has begun begins again.
+    pub(crate) fn waits_for_more(&self) {
+        self.due(Instant::ZERO);
+    }
+
     /// Something is due at `at`: a thread that would wait beyond must not.
     pub(crate) fn due(&self, at: Instant) {
         if self.waits_until.load(Ordering::SeqCst) > at.0 {

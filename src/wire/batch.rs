@@ -5,11 +5,13 @@
 //! against 2.7 to 3.7 staged at 4 KiB; 7 against 15 million packets/s at 40 bytes).
 //!
 //! Consecutive packets to one [`Path`] with the same size form a [`Run`], which is what UDP segmentation offload
-//! wants: equal sizes, only the last may be shorter.
+//! wants: equal sizes, only the last may be shorter. All of a run are for one process of the peer, by the top 8 bits of
+//! the destination QPN: where nothing segments a run on the way, it reaches one socket as a whole.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::icrc::{Icrc, PathIcrc};
 use super::{Flow, Headers, MAX_HEADERS};
@@ -34,8 +36,11 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv6 flow label.
     pub flow_label: u32,
-    /// What the IP stack does with the identification.
-    pub ip_id: IpId,
+    /// How many routers packets to a group may pass, and one more; 0 is the system's default. Not used for other
+    /// destinations.
+    pub hop_limit: u8,
+    /// Whether the IP stack counts the identification: [`IpId::Counting`].
+    counting: AtomicBool,
     /// What unreliable queue pairs have on the way.
     pub flow: Flow,
     icrc: PathIcrc,
@@ -49,10 +54,26 @@ impl Path {
             dst,
             traffic_class,
             flow_label,
-            ip_id,
+            hop_limit: 0,
+            counting: AtomicBool::new(ip_id == IpId::Counting),
             flow: Flow::default(),
             icrc: PathIcrc::new(src, dst),
         }
+    }
+
+    /// What the IP stack does with the identification.
+    pub fn ip_id(&self) -> IpId {
+        if self.counting.load(Relaxed) { IpId::Counting } else { IpId::Zero }
+    }
+
+    /// The IP stack has changed its ways: it does not segment any more.
+    pub fn set_ip_id(&self, ip_id: IpId) {
+        self.counting.store(ip_id == IpId::Counting, Relaxed);
+    }
+
+    /// The same with a hop limit. The ICRC does not cover it.
+    pub fn with_hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
     }
 }
 
@@ -104,6 +125,8 @@ pub struct TxBatch {
     tags: Vec<u32>,
     bytes: usize,
     open: Option<Open>,
+    /// Top 8 bits of the destination QPN of the last run.
+    slot: u8,
 }
 
 /// The packet that is being built.
@@ -146,6 +169,7 @@ impl TxBatch {
             tags: Vec::with_capacity(MAX_PACKETS),
             bytes: 0,
             open: None,
+            slot: 0,
         }
     }
 
@@ -197,9 +221,11 @@ impl TxBatch {
         let mut buf = [0; MAX_HEADERS];
         let header_len = headers.emit(&mut buf);
         let size = header_len + payload_len.next_multiple_of(4) + 4;
+        let slot = headers.bth.dest_qpn.slot();
 
         let joins = self.runs.last().is_some_and(|run| {
             Arc::ptr_eq(&run.path, path)
+                && slot == self.slot
                 && size <= run.segment
                 && run.bytes == run.packets * run.segment
                 && run.packets < MAX_RUN_PACKETS
@@ -208,10 +234,11 @@ impl TxBatch {
         let (pieces, last_piece_len) = (self.pieces.len(), self.pieces.last().map_or(0, |p| p.len));
         if !joins {
             let pieces = self.pieces.len()..self.pieces.len();
+            self.slot = slot;
             self.runs.push(Run { path: path.clone(), pieces, segment: size, packets: 0, bytes: 0 });
         }
         let index = self.runs.last().map_or(0, |run| run.packets);
-        let ip_id = match path.ip_id {
+        let ip_id = match path.ip_id() {
             IpId::Zero => 0,
             IpId::Counting => index as u16,
         };

@@ -8,6 +8,7 @@ mod traffic;
 
 mod endings;
 mod faults;
+mod multicast;
 mod shared;
 mod slow;
 mod unreliable;

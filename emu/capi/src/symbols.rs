@@ -9,6 +9,7 @@ use crate::unsupported::*;
 use crate::verbs::address::*;
 use crate::verbs::completion::*;
 use crate::verbs::device::*;
+use crate::verbs::multicast::*;
 use crate::verbs::query::*;
 use crate::verbs::queue_pair::*;
 use crate::verbs::region::*;

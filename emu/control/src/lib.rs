@@ -3,4 +3,12 @@
 //! One Unix SEQPACKET socket for each client; a message is a packet, with descriptors beside it where it says so.
 //! Requests are numbered and answered one by one; notices come in between.
 
+pub mod client;
+pub mod connection;
+pub mod launch;
+pub mod place;
 pub mod protocol;
+
+mod error;
+
+pub use error::Error;

@@ -44,6 +44,8 @@ pub struct Numbered<T> {
 /// What a client asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
+    /// Where a device is; answered with [`Reply::Device`]. It says early what a lease would fail of.
+    Device(DeviceSpec),
     /// A slot on a device; answered with [`Reply::Lease`]. It is given back when the connection ends.
     Lease(DeviceSpec),
     /// A slot that was leased from a daemon that is gone. The anchor of the group comes beside it.
@@ -89,6 +91,8 @@ pub struct DeviceSpec {
     pub rail: u32,
     /// A configured address; else the daemon chooses one for node and rail, always the same while it runs.
     pub address: Option<IpAddr>,
+    /// Scope of a configured link-local address; 0 if only one interface can be meant.
+    pub scope: u32,
     /// LID that is configured.
     pub lid: Option<u16>,
 }
@@ -96,6 +100,13 @@ pub struct DeviceSpec {
 /// What the daemon answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
+    /// A device that can be leased.
+    Device {
+        /// Its address.
+        address: IpAddr,
+        /// Scope of a link-local address, else 0.
+        scope: u32,
+    },
     /// A slot. Beside it: the socket of the slot, then the anchor of the group.
     Lease {
         /// The device's address.

@@ -13,6 +13,8 @@ use parking_lot::RwLock;
 use super::{Backlog, Counters, Limits, Link, ROCE_PORT, Runs, RxBatch, SendOutcome, route, sys};
 use crate::wire::batch::IpId;
 
+pub mod group;
+mod multicast;
 mod raw;
 mod recv;
 mod send;
@@ -94,6 +96,14 @@ pub enum OpenError {
         /// The port.
         port: u16,
     },
+    /// What was handed over is not the group of sockets of this address.
+    #[error("what was handed over for {addr} is not its group of sockets: {what}")]
+    NotTheGroup {
+        /// The address.
+        addr: SocketAddr,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Another failure.
     #[error("cannot {what} for {addr}: {source}")]
     Io {
@@ -127,6 +137,7 @@ pub struct UdpLink {
     overflow_seen: AtomicU32,
     /// The last receive ended before the queue was empty.
     more: AtomicBool,
+    groups: multicast::Groups,
     counters: Counters,
     #[cfg(test)]
     faults: parking_lot::Mutex<std::collections::VecDeque<Option<i32>>>,
@@ -137,7 +148,21 @@ impl UdpLink {
     pub fn open(config: &Config) -> Result<Self, OpenError> {
         let socket = new_socket(config)?;
         bind(&socket, config.addr)?;
-        Self::set_up(socket, config)
+        Self::set_up(socket, None, config)
+    }
+
+    /// Opens a link on the socket of a slot of a [`Group`](group::Group): it gets the packets whose QPN begins with the
+    /// slot. What the configuration says of the address is not used.
+    pub fn from_member(socket: OwnedFd, slot: u8, config: &Config) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { addr: config.addr, what: "use a socket of its group", source };
+        let local = sys::local_addr(&socket).map_err(failed)?;
+        group::check_kind(&socket, local)?;
+        let link = Self::set_up(socket, Some(slot), &Config { addr: local, ..config.clone() })?;
+        // Only now: an unused member takes nothing.
+        if link.raw.is_none() {
+            sys::detach_filter(&link.socket).map_err(failed)?;
+        }
+        Ok(link)
     }
 
     /// Opens a link on the first free address of 127.0.0.0/16; the IP address of the configuration is not used.
@@ -151,7 +176,7 @@ impl UdpLink {
         for low in 1..=0xfffe_u16 {
             config.addr = SocketAddr::from((Ipv4Addr::from(0x7f00_0000 | u32::from(low)), port));
             match bind(&socket, config.addr) {
-                Ok(()) => return Self::set_up(socket, &config),
+                Ok(()) => return Self::set_up(socket, None, &config),
                 Err(OpenError::AddressInUse { .. }) => {}
                 Err(other) => return Err(other),
             }
@@ -159,7 +184,7 @@ impl UdpLink {
         Err(OpenError::NoFreeAddress { port })
     }
 
-    fn set_up(socket: OwnedFd, config: &Config) -> Result<Self, OpenError> {
+    fn set_up(socket: OwnedFd, slot: Option<u8>, config: &Config) -> Result<Self, OpenError> {
         let addr = config.addr;
         let failed = |what| move |source| OpenError::Io { addr, what, source };
         let set = |level, name, value| sys::set_int(&socket, level, name, value);
@@ -172,6 +197,7 @@ impl UdpLink {
             SocketAddr::V6(_) => set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
         }
         .map_err(failed("set the path MTU mode"))?;
+        multicast::prepare(&socket, local.ip(), &interface);
         let receive_buffer =
             set_buffer(&socket, config.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let send_buffer = set_buffer(&socket, config.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
@@ -179,12 +205,15 @@ impl UdpLink {
         let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         let is_raw = config.receive == Receive::Raw && local.is_ipv4();
         // In raw mode, merged packets of a peer on this host can only be taken apart by the UDP socket.
-        let gro = (config.gro || is_raw) && set(sys::SOL_UDP, sys::UDP_GRO, 1).is_ok();
+        let wanted = config.gro || is_raw;
+        let gro = set(sys::SOL_UDP, sys::UDP_GRO, i32::from(wanted)).is_ok() && wanted;
         let raw = match is_raw {
-            true => Some(raw::RawSocket::open(&socket, local, config, gro)?),
+            true => Some(raw::RawSocket::open(&socket, local, slot, config, gro)?),
             false => None,
         };
         let max_segments = if config.gso { send::probe_segments() } else { 1 };
+        // A member of a group has been used before.
+        let overflow_seen = AtomicU32::new(sys::dropped(&socket));
         Ok(Self {
             socket,
             raw,
@@ -197,8 +226,9 @@ impl UdpLink {
             unsegmented: RwLock::default(),
             any_unsegmented: AtomicBool::new(false),
             gso_off: AtomicBool::new(max_segments == 1),
-            overflow_seen: AtomicU32::new(0),
+            overflow_seen,
             more: AtomicBool::new(false),
+            groups: multicast::Groups::default(),
             counters: Counters::default(),
             #[cfg(test)]
             faults: Default::default(),
@@ -228,7 +258,9 @@ impl UdpLink {
 
     /// Packets that one send to this address may have.
     fn segments_to(&self, destination: IpAddr) -> usize {
-        let off = self.gso_off.load(Relaxed)
+        // Of what goes to a group the kernel makes copies, and segments each in its own way.
+        let off = destination.is_multicast()
+            || self.gso_off.load(Relaxed)
             || self.any_unsegmented.load(Relaxed) && self.unsegmented.read().contains(&destination);
         if off { 1 } else { self.max_segments }
     }
@@ -259,7 +291,15 @@ impl Link for UdpLink {
         self.receive_batch(rx)
     }
     fn fds(&self) -> [Option<RawFd>; 2] {
-        [Some(self.socket.as_raw_fd()), self.raw.as_ref().map(|raw| raw.socket().as_raw_fd())]
+        // The descriptor of the groups stands for the raw socket too.
+        let raw = self.raw.as_ref().map(|raw| raw.socket().as_raw_fd());
+        [Some(self.socket.as_raw_fd()), self.groups.descriptor().or(raw)]
+    }
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.join_group(group)
+    }
+    fn leave(&self, group: IpAddr) {
+        self.groups.leave(group);
     }
     fn limits(&self, destination: IpAddr) -> Limits {
         let packets = self.segments_to(destination);
@@ -303,8 +343,21 @@ fn new_socket(config: &Config) -> Result<OwnedFd, OpenError> {
     Ok(socket)
 }
 
+/// A link-local address means nothing without its interface; if none is named, it is the one that has the address.
+fn scoped(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(mut v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            let found = route::interface(addr.ip()).ok().flatten();
+            v6.set_scope_id(found.map_or(0, |interface| interface.scope_id));
+            v6.into()
+        }
+        _ => addr,
+    }
+}
+
 /// Binds without SO_REUSEADDR, so that a taken address is an error.
 fn bind(socket: &OwnedFd, addr: SocketAddr) -> Result<(), OpenError> {
+    let addr = scoped(addr);
     sys::bind(socket, &addr).map_err(|source| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => OpenError::AddressInUse { addr },
         Some(libc::EADDRNOTAVAIL) => OpenError::NotLocal { addr: addr.ip() },

@@ -31,6 +31,7 @@ impl RawSocket {
     pub(super) fn open(
         udp: &OwnedFd,
         local: SocketAddr,
+        slot: Option<u8>,
         config: &Config,
         gro: bool,
     ) -> Result<Self, OpenError> {
@@ -45,9 +46,9 @@ impl RawSocket {
         let socket = sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP)
             .map_err(failed("open a raw socket"))?;
         let port = u32::from(local.port());
-        let (mine, theirs) = match sys::gso_filters(local.port()) {
+        let (mine, theirs) = match sys::gso_filters(local.port(), slot) {
             Ok(filters) => (Filter::Extended(filters.0), Filter::Extended(filters.1)),
-            Err(_) => (Filter::Classic(single_filter(port)), Filter::Classic(merged_filter())),
+            Err(_) => (Filter::Classic(single_filter(port, slot)), Filter::Classic(merged_filter())),
         };
         // The filter comes first: nothing else may get into the queue.
         mine.attach(&socket).map_err(failed("attach a filter"))?;
@@ -118,6 +119,21 @@ fn parse(packet: &[u8], port: u16) -> Option<(Meta, usize)> {
     Some((meta, payload))
 }
 
+/// For a member of a group that nobody uses: nothing.
+pub(super) const NOTHING: &[libc::sock_filter] = &[step(RETURN, 0, 0, 0)];
+
+/// For a group of sockets, whose packets begin with the UDP payload: the one that the first byte of the QPN numbers
+/// (byte 5 of the BTH), or the first one if there is no such socket or the packet is shorter than that: the kernel would
+/// choose by a hash.
+pub(super) fn steering(sockets: u32) -> [libc::sock_filter; 4] {
+    [
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 5),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 1, 0, sockets),
+        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+        step(RETURN, 0, 0, 0),
+    ]
+}
+
 enum Filter {
     Classic(Vec<libc::sock_filter>),
     Extended(OwnedFd),
@@ -141,18 +157,26 @@ const IF_GREATER: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
 const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const ALL: u32 = u32::MAX;
 
-/// For the raw socket, whose packets begin with the IP header: single packets to the port.
-fn single_filter(port: u32) -> Vec<libc::sock_filter> {
-    vec![
+/// For the raw socket, whose packets begin with the IP header: single packets to the port, and to the slot if there is
+/// one. A raw socket sees the packets of all members of a group.
+pub(super) fn single_filter(port: u32, slot: Option<u8>) -> Vec<libc::sock_filter> {
+    let to_slot = |slot: u8| {
+        // The UDP header, then the first byte of the QPN.
+        [step(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, 0, 0, 8 + 5), step(IF_EQUAL, 0, 1, u32::from(slot))]
+    };
+    let slot_steps: Vec<_> = slot.map(to_slot).into_iter().flatten().collect();
+    let more = slot_steps.len() as u8;
+    let mut program = vec![
         step(LOAD_LEN, 0, 0, 0),
-        step(IF_GREATER, 4, 0, LONGEST_SINGLE),
+        step(IF_GREATER, 4 + more, 0, LONGEST_SINGLE),
         // X = length of the IP header.
         step(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0),
         step(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 2),
-        step(IF_EQUAL, 0, 1, port),
-        step(RETURN, 0, 0, ALL),
-        step(RETURN, 0, 0, 0),
-    ]
+        step(IF_EQUAL, 0, 1 + more, port),
+    ];
+    program.extend(slot_steps);
+    program.extend([step(RETURN, 0, 0, ALL), step(RETURN, 0, 0, 0)]);
+    program
 }
 
 /// For the UDP socket, whose packets begin with the UDP header: what is too long for a single packet.

@@ -6,7 +6,8 @@
 //! one, without an empty queue in between, does it go on. Asking for the traffic class and hop limit costs 0.1 µs.
 
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::UdpLink;
 use crate::io::rx::{BUFFER, Meta, RxBatch};
@@ -15,6 +16,17 @@ use crate::io::sys::{self, Incoming};
 impl UdpLink {
     pub(super) fn receive_batch(&self, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
+        if self.groups.have_a_turn() && self.receive_groups(rx)? > 0 {
+            return Ok(rx.len());
+        }
+        self.receive_unicast(rx)?;
+        if rx.is_empty() && self.groups.any() {
+            self.receive_groups(rx)?;
+        }
+        Ok(rx.len())
+    }
+
+    fn receive_unicast(&self, rx: &mut RxBatch) -> io::Result<usize> {
         if let Some(raw) = &self.raw {
             raw.receive(rx, &self.counters)?;
             if !rx.is_empty() || !raw.splits() {
@@ -33,7 +45,7 @@ impl UdpLink {
             match sys::receive(&self.socket, &mut free[..BUFFER]) {
                 Ok(incoming) => {
                     let single = incoming.segment.is_none();
-                    self.accept(rx, start, incoming);
+                    self.accept(rx, start, incoming, self.local.ip(), &self.overflow_seen);
                     if single && !more {
                         break;
                     }
@@ -49,10 +61,18 @@ impl UdpLink {
         Ok(rx.len())
     }
 
-    pub(super) fn accept(&self, rx: &mut RxBatch, start: usize, incoming: Incoming) {
+    /// Takes what a socket has received; `seen` is the socket's own count of dropped packets when last seen.
+    pub(super) fn accept(
+        &self,
+        rx: &mut RxBatch,
+        start: usize,
+        incoming: Incoming,
+        dst: IpAddr,
+        seen: &AtomicU32,
+    ) {
         if let Some(total) = incoming.overflow {
-            let seen = self.overflow_seen.swap(total, Relaxed);
-            self.counters.rx_overflow.add(u64::from(total.wrapping_sub(seen)));
+            let before = seen.swap(total, Relaxed);
+            self.counters.rx_overflow.add(u64::from(total.wrapping_sub(before)));
         }
         let (false, Some(src)) = (incoming.truncated, incoming.src) else {
             self.counters.rx_truncated.add(1);
@@ -62,7 +82,7 @@ impl UdpLink {
         self.counters.rx_bytes.add(incoming.len as u64);
         let meta = Meta {
             src,
-            dst: self.local.ip(),
+            dst,
             traffic_class: incoming.traffic_class,
             hop_limit: incoming.hop_limit,
             ip_id: None,

@@ -48,6 +48,12 @@ impl Envelope {
                 if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
             control.push(level, kind, value);
         }
+        if path.hop_limit != 0 && path.dst.ip().is_multicast() {
+            let value = i32::from(path.hop_limit).to_ne_bytes();
+            let (level, kind) =
+                if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) };
+            control.push(level, kind, value);
+        }
         if let Some(segment) = segment {
             control.push(sys::SOL_UDP, sys::UDP_SEGMENT, (segment as u16).to_ne_bytes());
         }
@@ -177,10 +183,11 @@ impl UdpLink {
             pieces.clear();
         }
         // The packets were all right one by one, so it is segmentation that does not work here.
-        self.counters.gso_fallbacks.add(1);
         if run.packets <= self.max_segments && run.bytes <= MAX_BYTES && run.pieces.len() <= MAX_PIECES {
             self.stop_segmenting(run.path.dst.ip());
         }
+        // Last: who sees it move asks for the limits, which are new by now.
+        self.counters.gso_fallbacks.add(1);
         (packets, bytes, Why::Done)
     }
 

@@ -313,6 +313,6 @@ fn a_truncated_datagram_is_counted_and_dropped() {
     // No real datagram is longer than a buffer, so this one is read into a short one.
     let (free, start) = rx.free();
     let incoming = sys::receive(&b.socket, &mut free[..60]).unwrap();
-    b.accept(&mut rx, start, incoming);
+    b.accept(&mut rx, start, incoming, b.local.ip(), &b.overflow_seen);
     assert_eq!((rx.len(), b.counters().rx_truncated.value(), b.counters().rx_datagrams.value()), (0, 1, 0));
 }

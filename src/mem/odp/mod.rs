@@ -250,7 +250,13 @@ impl Demand {
     }
 
     /// Does a part of what a program advises, and returns where to go on; `None` at the end.
-    pub(super) fn prefetch(&self, key: u32, start: u64, end: u64, advice: Advice) -> Result<Option<u64>, Fault> {
+    pub(super) fn prefetch(
+        &self,
+        key: u32,
+        start: u64,
+        end: u64,
+        advice: Advice,
+    ) -> Result<Option<u64>, Fault> {
         let Some(region) = self.find(key) else { return Ok(None) };
         let limit = region.host.saturating_add(region.len);
         if start < region.host || end > limit || start >= end {

@@ -210,14 +210,16 @@ impl Root {
                         let pending = old & !(old >> 1) & EACH & mask;
                         let readable = (old >> 1) & !old & EACH & mask;
                         if write {
-                            ((old & !(pending * PENDING)) | (pending | readable) * WRITABLE, pending | readable)
+                            (
+                                (old & !(pending * PENDING)) | (pending | readable) * WRITABLE,
+                                pending | readable,
+                            )
                         } else {
                             ((old & !(pending * PENDING)) | pending * PRESENT, pending)
                         }
                     };
-                    let old = slot.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
-                        Some(become_present(old).0)
-                    });
+                    let old = slot
+                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(become_present(old).0));
                     if let Ok(old) = old {
                         count += u64::from(become_present(old).1.count_ones());
                     }

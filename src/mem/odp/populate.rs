@@ -51,9 +51,8 @@ pub(super) fn resident(start: u64, end: u64, mut show: impl FnMut(u64, u64)) -> 
         let mut resident = [0_u8; AT_ONCE];
         let pages = ((end - at) / PAGE).min(AT_ONCE as u64);
         // SAFETY: the kernel writes one byte a page; the array has so many.
-        let done = unsafe {
-            libc::mincore(at as *mut libc::c_void, (pages * PAGE) as usize, resident.as_mut_ptr())
-        };
+        let done =
+            unsafe { libc::mincore(at as *mut libc::c_void, (pages * PAGE) as usize, resident.as_mut_ptr()) };
         if done != 0 {
             match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::EAGAIN) => continue,

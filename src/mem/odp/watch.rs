@@ -61,9 +61,8 @@ fn entries() -> impl Iterator<Item = &'static Watched> {
 impl Watched {
     /// Enters a region.
     pub(super) fn enter(first: u64, last: u64, root: Root) -> &'static Self {
-        let free = entries().find(|e| {
-            e.in_use.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
+        let free = entries()
+            .find(|e| e.in_use.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         let entry = match free {
             Some(entry) => {
                 entry.invalidations.store(0, Ordering::Relaxed);
@@ -222,10 +221,7 @@ fn open() -> io::Result<libc::c_int> {
     for optional in [WP_ASYNC | WP_HUGETLBFS_SHMEM, WP_HUGETLBFS_SHMEM, 0] {
         // SAFETY: a system call without pointers.
         let fd = unsafe {
-            libc::syscall(
-                libc::SYS_userfaultfd,
-                libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY,
-            )
+            libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY)
         };
         let Ok(fd) = libc::c_int::try_from(fd) else { return Err(io::Error::last_os_error()) };
         if fd < 0 {
@@ -381,9 +377,7 @@ impl Shared {
                 continue;
             }
             // SAFETY: reads at most as many bytes as the array has; every pattern of bytes is a valid message.
-            let n = unsafe {
-                libc::read(self.fd, messages.as_mut_ptr().cast(), size_of_val(&messages))
-            };
+            let n = unsafe { libc::read(self.fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
             let count = usize::try_from(n).unwrap_or(0) / size_of::<Message>();
             for message in &messages[..count] {
                 let [a, b, c] = message.arguments;

@@ -163,7 +163,8 @@ impl RecvSide {
     pub fn resume(&mut self, now: Instant, mem: &dyn Memory, notices: &mut Notices) {
         self.now = now;
         while !self.gate.is_waiting()
-            && let Some(front) = self.parked.packets.front() {
+            && let Some(front) = self.parked.packets.front()
+        {
             let late = now >= self.parked.end;
             if self.lacks_receive(&front.headers) && !late {
                 break;

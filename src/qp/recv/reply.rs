@@ -79,7 +79,13 @@ pub(super) struct Replies {
 
 impl Default for Replies {
     fn default() -> Self {
-        Self { pace: Pace::new(), queue: VecDeque::new(), emitted: 0, packets: Vec::new(), gate: Gate::default() }
+        Self {
+            pace: Pace::new(),
+            queue: VecDeque::new(),
+            emitted: 0,
+            packets: Vec::new(),
+            gate: Gate::default(),
+        }
     }
 }
 

@@ -355,9 +355,10 @@ impl RecvSide {
         for part in wqe.sges.slices(offset, payload.len() as u64) {
             let (now, later) = rest.split_at(part.len as usize);
             let range = (pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
-            let copied = self.gate.translate(mem, psn, range).and_then(|at| {
-                copy::write(at, now).map_err(|fault| self.gate.fault(mem, psn, fault, range))
-            });
+            let copied = self
+                .gate
+                .translate(mem, psn, range)
+                .and_then(|at| copy::write(at, now).map_err(|fault| self.gate.fault(mem, psn, fault, range)));
             if let Err(cause) = copied {
                 let offset = offset + (payload.len() - rest.len()) as u64;
                 return Err(look_ahead(wqe, offset, headers, cause));

@@ -292,8 +292,7 @@ impl SendSide {
         let mut rest = payload;
         for part in front.sges.slices(offset, payload.len() as u64) {
             let (now, later) = rest.split_at(part.len as usize);
-            let range =
-                (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
+            let range = (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
             let at = self.response_gate.translate(mem, self.una, range)?;
             copy::write(at, now).map_err(|fault| self.response_gate.fault(mem, self.una, fault, range))?;
             rest = later;
@@ -307,9 +306,7 @@ impl SendSide {
             return until;
         }
         if self.kind != QpType::Rc {
-            let waits = self.next < self.wqes.len()
-                && self.state == QpState::Rts
-                && !self.gate.is_waiting();
+            let waits = self.next < self.wqes.len() && self.state == QpState::Rts && !self.gate.is_waiting();
             return match waits {
                 true if self.unechoed() => self.unacknowledged.deadline(),
                 true => self.pace.not_before(),

@@ -313,8 +313,7 @@ impl SendSide {
         let wqe = &self.wqes[self.next];
         let mut done = 0;
         for part in wqe.sges.slices(offset, len) {
-            let range =
-                (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
+            let range = (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
             if let Err(cause) = self.gate.translate(mem, self.next_psn, range)
                 && cause.miss().is_some()
             {
@@ -326,12 +325,7 @@ impl SendSide {
     }
 
     /// A READ request for a piece, or for the rest of it after a loss.
-    fn emit_read(
-        &mut self,
-        k: u32,
-        mem: &dyn Memory,
-        batch: &mut TxBatch,
-    ) -> Result<(), (WcStatus, Cause)> {
+    fn emit_read(&mut self, k: u32, mem: &dyn Memory, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
         let wqe = &self.wqes[self.next];
         let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
         let (SendOp::Read(remote), Some(path)) = (wqe.op, &conn.path) else {

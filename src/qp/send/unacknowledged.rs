@@ -86,7 +86,7 @@ impl Unacknowledged {
         if due {
             let (path, bytes) = self.open.swap_remove(at);
             self.expire(now);
-            let patience = match (path.flow.echoes(), path.ip_id) {
+            let patience = match (path.flow.echoes(), path.ip_id()) {
                 (Some(true), _) => PATIENCE,
                 (_, IpId::Zero) => FIRST_PATIENCE,
                 (_, IpId::Counting) => STRANGER_PATIENCE,

@@ -12,6 +12,7 @@
 //! | [`queue_pair`] | queue pairs; [`post`] posts to them, [`wr`] with the `ibv_wr_*` interface |
 //! | [`shared`] | shared receive queues |
 //! | [`address`] | address handles |
+//! | [`multicast`] | multicast groups |
 
 pub mod address;
 pub mod completion;
@@ -19,6 +20,7 @@ pub mod convert;
 pub mod device;
 pub mod events;
 pub mod handle;
+pub mod multicast;
 pub mod poll_ex;
 pub mod post;
 pub mod query;

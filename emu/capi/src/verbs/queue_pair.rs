@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use device::config::LinkLayer;
 use device::device::attr::ModifyError;
 use device::device::{CreateError, EventSink, QpInit, QueuePair};
 use device::verbs::{AttrMask, QpType};
@@ -36,6 +37,13 @@ pub struct Pair {
     _srq: Option<Arc<()>>,
 }
 
+impl Pair {
+    /// What its port says it is.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.sink.shared.device.config().link_layer
+    }
+}
+
 impl Private for Pair {
     type Abi = ibv_qp_ex;
     type Exposed = ibv_qp;
@@ -47,6 +55,7 @@ fn create(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     send_ops: Option<u64>,
+    flags: u32,
 ) -> Outcome<(*mut ibv_qp, ibv_qp_cap)> {
     // SAFETY: find checks every pointer.
     let (pd_object, send_cq, recv_cq, srq) = unsafe {
@@ -67,6 +76,11 @@ fn create(
         }
     }
     let kind = kind(init.qp_type)?;
+    let deaf_to_itself = match flags {
+        0 => false,
+        IBV_QP_CREATE_BLOCK_SELF_MCAST_LB if kind == QpType::Ud => true,
+        _ => return Err(UNSUPPORTED),
+    };
     if let Some(ops) = send_ops {
         wr::check_operations(ops, kind)?;
     }
@@ -89,6 +103,7 @@ fn create(
             events: Some(sink.clone() as Arc<dyn EventSink>),
         })
         .map_err(create_error)?;
+    qp.hear_itself(!deaf_to_itself);
 
     // SAFETY: null pointers and numbers.
     let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
@@ -149,7 +164,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     pointer(|| {
         // SAFETY: memory checks the pointer.
         let mut init = unsafe { memory::read(attr)? };
-        let (qp, granted) = create(pd, &init, None)?;
+        let (qp, granted) = create(pd, &init, None, 0)?;
         init.cap = granted;
         // SAFETY: as above. It was readable; if it is not writable the program has a queue pair all the same.
         _ = unsafe { memory::write(attr, init) };
@@ -182,9 +197,7 @@ pub unsafe extern "C" fn create_qp_ex(
         if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(INVALID);
         }
-        if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            return Err(UNSUPPORTED);
-        }
+        let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
         let ops = (init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(init.send_ops_flags);
         let plain = ibv_qp_init_attr {
             qp_context: init.qp_context,
@@ -195,7 +208,7 @@ pub unsafe extern "C" fn create_qp_ex(
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
         };
-        let (qp, granted) = create(init.pd, &plain, ops)?;
+        let (qp, granted) = create(init.pd, &plain, ops, flags)?;
         // SAFETY: memory checks the pointer.
         _ = unsafe { memory::write((&raw mut (*attr).cap).cast::<ibv_qp_cap>(), granted) };
         Ok(qp)
@@ -305,6 +318,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: find checks the pointer.
         let object = unsafe { Object::<Pair>::find(qp)? };
         let pair = &object.private;
+        // As the kernel has it: a program detaches what it attached.
+        if pair.qp.is_attached() {
+            return Err(Errno(libc::EBUSY));
+        }
         // First no more events, then those that are there.
         *pair.sink.objects.lock() = SinkObjects::default();
         pair.sink.shared.forget(&pair.events);

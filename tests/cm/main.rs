@@ -1,0 +1,3 @@
+//! The connection manager: its messages against the kernel's, and its behaviour as traces and simulations.
+
+mod wire;
