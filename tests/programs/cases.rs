@@ -124,6 +124,7 @@ fn numbers(line: &str) -> Option<Vec<f64>> {
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = ibverbs_utils();
     cases.extend(perftest());
+    cases.extend(multicast());
     cases.extend(ucx());
     cases.extend(sideway());
     cases
@@ -279,6 +280,28 @@ fn perftest() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// perftest in a group. Both groups of the latency test are its own; the bandwidth test wants its group's GID to be of
+/// the same family as the port's.
+fn multicast() -> Vec<Case> {
+    const GROUP: &str = "-M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3";
+    let case = |program, arguments: String, rows| Case {
+        package: "perftest",
+        program,
+        arguments,
+        env: &[],
+        kind: Kind::Pair,
+        check: Check::Rows(rows),
+    };
+    vec![
+        case("ib_send_lat", "-c UD -g -n 500".into(), 1),
+        case("ib_send_lat", "-c UD -g -a -n 10".into(), ALL_UD_SIZES),
+        case("ib_send_lat", "-c UD -g -e -n 500".into(), 1),
+        case("ib_send_bw", format!("-c UD -g {GROUP} -n 200"), 1),
+        case("ib_send_bw", format!("-c UD -g {GROUP} -a -n 10"), ALL_UD_SIZES),
+        case("ib_send_bw", format!("-c UD -g {GROUP} -D 2"), 1),
+    ]
 }
 
 fn ucx() -> Vec<Case> {

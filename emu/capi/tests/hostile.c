@@ -319,7 +319,10 @@ static void queue_pairs(void)
 	CHECK(ibv_post_recv(qp, (struct ibv_recv_wr *)0x10, &bad_receive) == EFAULT);
 	CHECK(ibv_poll_cq(cq, 1, (struct ibv_wc *)0x10) < 0);
 	receive.sg_list = &sge;
-	CHECK(ibv_attach_mcast(qp, NULL, 0) == EOPNOTSUPP);
+	CHECK(ibv_attach_mcast(qp, NULL, 0) == EINVAL);
+	CHECK(ibv_attach_mcast(qp, (union ibv_gid *)0x10, 0) == EFAULT);
+	CHECK(ibv_attach_mcast((struct ibv_qp *)0x10, NULL, 0) == EINVAL);
+	CHECK(ibv_detach_mcast((struct ibv_qp *)-1, NULL, 0) == EINVAL);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	CHECK(ibv_destroy_qp(qp) == EINVAL);
 

@@ -80,6 +80,16 @@ pub enum Advice {
     Resident,
 }
 
+/// The pages that hold `[start, end)`, if they can be a program's.
+fn whole_pages(start: u64, end: u64) -> Result<(u64, u64), Fault> {
+    /// No program has addresses from here on.
+    const TOP: u64 = 1 << 57;
+    match end > TOP {
+        true => Err(Fault { addr: start }),
+        false => Ok((start & !(PAGE - 1), end.next_multiple_of(PAGE))),
+    }
+}
+
 /// A region that is paged on demand.
 #[derive(Debug)]
 struct Region {
@@ -182,7 +192,7 @@ impl Demand {
     /// Makes `[start, end)` of a region present and books it.
     fn fetch(&self, region: &Region, start: u64, end: u64, write: bool) -> Result<u64, Fault> {
         let (first, last) = (region.page(start), region.page(end - 1));
-        let (start, end) = (start & !(PAGE - 1), (end - 1 | (PAGE - 1)).saturating_add(1));
+        let (start, end) = whole_pages(start, end)?;
         if let Some(watch) = self.watch() {
             watch.cover(start, end);
         }
@@ -231,7 +241,7 @@ impl Demand {
 
     /// The first address of a range that cannot be made present.
     fn first_bad(&self, start: u64, end: u64, write: bool) -> u64 {
-        let mut page = start & !(PAGE - 1);
+        let Ok((mut page, end)) = whole_pages(start, end) else { return start };
         while page < end {
             if populate::populate(page, page + PAGE, write).is_err() {
                 return page.max(start);
@@ -262,11 +272,11 @@ impl Demand {
         if start < region.host || end > limit || start >= end {
             return Ok(None);
         }
-        let step = end.min((start + PREFETCH_STEP) & !(PAGE - 1));
+        let step = end.min(start.saturating_add(PREFETCH_STEP) & !(PAGE - 1));
         let pages = match advice {
             Advice::Read | Advice::Write => self.fetch(&region, start, step, advice == Advice::Write)?,
             Advice::Resident => {
-                let (from, to) = (start & !(PAGE - 1), (step - 1 | (PAGE - 1)).saturating_add(1));
+                let (from, to) = whole_pages(start, step)?;
                 if let Some(watch) = self.watch() {
                     watch.cover(from, to);
                 }
