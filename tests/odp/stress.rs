@@ -248,3 +248,53 @@ fn queue_pairs_come_and_go_under_faults_and_nothing_is_left() {
     assert!(far.memory().demand_regions().is_empty() && near.memory().demand_regions().is_empty());
     assert_eq!(far.queue_pairs() + near.queue_pairs(), 0);
 }
+
+/// What a process has of threads and open files.
+fn belongings() -> (usize, usize) {
+    let count = |folder| std::fs::read_dir(folder).unwrap().count();
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+#[test]
+#[ignore = "counts the threads of its process: run by the test below in a process of its own"]
+fn alone_devices_leave_no_thread_and_no_file() {
+    // What the test itself, the guard and the allocator need.
+    drop(Device::open(&Config::default()).unwrap());
+    let before = belongings();
+    let map = Map::anonymous(PAGES * PAGE);
+    for _ in 0..10 {
+        let [near, far] = [0, 1].map(|_| Device::open(&Config::default()).unwrap());
+        let (a, b) = pair(&near, &far);
+        let keys = far.memory().register(b.pd, map.addr, map.len as u64, map.addr, ODP).unwrap();
+        a.post(1, SendOp::Write(Remote { addr: map.addr, rkey: keys.rkey }), &[a.sge(0, PAGES * PAGE)]);
+        assert_eq!(wait(&near, &a).status, WcStatus::Success);
+        assert!(counter(&far, "page_faults") > 0);
+        drop((a, b, near, far));
+        assert_eq!(belongings(), before);
+        // Nobody reads events any more: with a registration left this would wait forever.
+        map.renew(0, PAGES * PAGE);
+    }
+}
+
+#[test]
+fn devices_leave_no_thread_no_file_and_no_registration() {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "stress::alone_devices_leave_no_thread_and_no_file"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as libc::pid_t;
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    let Ok(output) = ended.recv_timeout(Duration::from_secs(60)) else {
+        // SAFETY: the child was not waited for, so the number is still its.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::kill(pid, libc::SIGKILL)
+        };
+        panic!("it hangs");
+    };
+    let output = output.unwrap();
+    let (status, output) = (output.status, String::from_utf8_lossy(&output.stdout).into_owned());
+    assert!(status.success() && output.contains("1 passed"), "{output}");
+}
