@@ -34,9 +34,12 @@ pub(crate) fn steering(rounds: u32, time: Duration) -> io::Result<()> {
     socket::pin(0);
     let mut own = Vec::new();
     let mut shared = Vec::new();
-    for _ in 0..rounds {
-        own.push(measure(false, time)?);
-        shared.push(measure(true, time)?);
+    for round in 0..rounds {
+        // Whoever is first has no advantage of it.
+        for is_shared in [round % 2 == 1, round % 2 == 0] {
+            let measured = measure(is_shared, time)?;
+            if is_shared { shared.push(measured) } else { own.push(measured) }
+        }
     }
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
