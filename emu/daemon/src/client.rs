@@ -137,6 +137,13 @@ pub(crate) async fn serve(daemon: Rc<Daemon>, socket: OwnedFd) {
         Ok(socket) => socket,
         Err(e) => return tracing::warn!("process {pid} cannot be heard: {e}"),
     };
+    let program: String = match tokio::time::timeout(GREETING_TIME, greet(&socket)).await {
+        Ok(Ok(hello)) => hello.program.chars().filter(|c| !c.is_control()).take(64).collect(),
+        Ok(Err(Some(failure))) => return refuse(&socket, failure),
+        Ok(Err(None)) => return tracing::debug!("process {pid} left before it said who it is"),
+        Err(_) => return tracing::warn!("process {pid} connected and said nothing"),
+    };
+    // Only now: the end of a connection with something unread would overtake the answer.
     let own = rustix::process::geteuid();
     if credentials.uid != own {
         let message = format!(
@@ -146,12 +153,6 @@ pub(crate) async fn serve(daemon: Rc<Daemon>, socket: OwnedFd) {
         );
         return refuse(&socket, Failure { errno: libc::EACCES, message });
     }
-    let program = match tokio::time::timeout(GREETING_TIME, greet(&socket)).await {
-        Ok(Ok(hello)) => hello.program.chars().filter(|c| !c.is_control()).take(64).collect(),
-        Ok(Err(Some(failure))) => return refuse(&socket, failure),
-        Ok(Err(None)) => return tracing::debug!("process {pid} left before it said who it is"),
-        Err(_) => return tracing::warn!("process {pid} connected and said nothing"),
-    };
     // A child of the process may keep the connection open when it ends; this tells. Old kernels have it not.
     let life = rustix::process::pidfd_open(credentials.pid, PidfdFlags::NONBLOCK);
     let life = life.ok().and_then(|fd| sys::watch(fd, Interest::READABLE).ok());
