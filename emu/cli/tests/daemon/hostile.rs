@@ -110,7 +110,7 @@ fn lies_about_slots_are_refused() {
     let null = std::fs::File::open("/dev/null").unwrap();
     let (pipe, _end) = std::io::pipe().unwrap();
     let foreign = "127.0.189.77".parse().unwrap();
-    let mut refuse = |request: &Request, beside: &[std::os::fd::BorrowedFd<'_>]| {
+    let refuse = |request: &Request, beside: &[std::os::fd::BorrowedFd<'_>]| {
         liar.ask(request, beside, |_| ()).expect_err("must be refused").to_string()
     };
     // Somebody else's slot, one that does not exist, the daemon's own; with the right anchor, another, or none.
@@ -131,7 +131,6 @@ fn lies_about_slots_are_refused() {
     let lid = |lid| urxe_control::protocol::DeviceSpec { lid: Some(lid), ..spec(0) };
     let message = refuse(&Request::Lease(lid(9)), &[]);
     assert!(message.contains("two LIDs"), "{message}");
-    drop(refuse);
     Member::new(lease).check(&[]);
 }
 

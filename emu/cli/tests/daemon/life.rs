@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use urxe::cm::{Answer, Command as CmCommand, PortSpace};
 use urxe_control::Error;
 use urxe_control::client::CmError;
+use urxe_control::protocol::DeviceSpec;
 
 use crate::support::{Fabric, Heard, Member, PATIENCE, URXE, eventually, hear, spec};
 
@@ -359,4 +360,29 @@ fn endpoints_of_a_process_end_with_the_daemon() {
     let old = client.cm(CmCommand::Listen { endpoint, backlog: 0 });
     assert!(matches!(old, Err(CmError::Refused(urxe::cm::Refused::NoEndpoint))), "{old:?}");
     client.cm(bind(port)).unwrap();
+}
+
+#[test]
+fn a_configured_address_is_given_up_when_nobody_uses_it() {
+    let fabric = Fabric::new();
+    let (client, _heard) = fabric.client();
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address: std::net::IpAddr = [127, 78, high, low].into();
+    let there = DeviceSpec { address: Some(address), ..spec(0) };
+    let first = Member::new(client.lease(&there).unwrap());
+    assert_eq!(first.address, address);
+    // Another process, perhaps of another terminal, shares it; another fabric cannot.
+    let (terminal, _heard) = fabric.client();
+    let second = Member::new(terminal.lease(&there).unwrap());
+    first.check(&[&second]);
+    let other = Fabric::new();
+    let (stranger, _heard) = other.client();
+    let error = stranger.lease(&there).unwrap_err();
+    assert_eq!(error.errno(), rustix::io::Errno::ADDRINUSE.raw_os_error(), "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    client.release(first.address, first.slot).unwrap();
+    drop((first, second, terminal));
+    let devices = || fabric.status().0.devices;
+    eventually("the device is closed", || devices().is_empty());
+    stranger.lease(&there).unwrap();
 }
