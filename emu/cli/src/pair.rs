@@ -21,6 +21,8 @@ use crate::{Failure, OWN_ERROR, complain, sockets};
 const TICK: Duration = Duration::from_millis(10);
 /// How long a side may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// In an argument of the client: where the server's address goes.
+const SERVER: &str = "{server}";
 /// Exit code after the time-out, as of timeout(1).
 const TIMED_OUT: u8 = 124;
 
@@ -218,8 +220,22 @@ impl Side {
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.args(["run", "--with-parent"]);
         command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
-        command.arg("--").args(&options.command).args(more);
-        command.args(address.map(|a| a.to_string()));
+        command.arg("--");
+        let mut placed = address.is_none();
+        for argument in options.command.iter().chain(more) {
+            match address.and_then(|a| place(argument, a)) {
+                Some(argument) => {
+                    placed = true;
+                    command.arg(argument);
+                }
+                None => {
+                    command.arg(argument);
+                }
+            }
+        }
+        if !placed {
+            command.args(address.map(|a| a.to_string()));
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(cannot)?;
         if let Some(pipe) = child.stdout.take() {
@@ -263,6 +279,12 @@ impl Side {
             None => self.child.wait().map_or(OWN_ERROR, exit_code),
         }
     }
+}
+
+/// The argument with the server's address where it says `{server}`, if it does.
+fn place(argument: &OsString, server: IpAddr) -> Option<String> {
+    let text = argument.to_str()?;
+    text.contains(SERVER).then(|| text.replace(SERVER, &server.to_string()))
 }
 
 impl Drop for Side {
