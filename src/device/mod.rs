@@ -9,12 +9,14 @@
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
 //! | [`counters`] | what is counted |
+//! | [`status`] | what a device tells of its queue pairs |
 
 pub mod attr;
 pub mod counters;
 pub mod multicast;
 pub mod qp;
 pub(crate) mod receive;
+pub mod status;
 mod table;
 mod timers;
 

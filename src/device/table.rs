@@ -75,6 +75,11 @@ impl QpTable {
         self.inner.read().len
     }
 
+    /// Those with the lowest numbers, at most `limit`.
+    pub(crate) fn first(&self, limit: usize) -> Vec<Arc<Qp>> {
+        self.inner.read().slots.iter().flatten().take(limit).cloned().collect()
+    }
+
     pub(crate) fn clear(&self) {
         let mut t = self.inner.write();
         t.slots.clear();

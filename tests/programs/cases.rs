@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
+use std::process::Command;
+
+use crate::cm;
 use crate::harness::{self, PATIENCE, urxe};
+use crate::mpi;
 
 /// The one that is a crate.
 pub(crate) const SIDEWAY: &str = "sideway";
@@ -13,19 +17,28 @@ pub(crate) struct Case {
     pub(crate) program: &'static str,
     pub(crate) arguments: String,
     pub(crate) env: &'static [(&'static str, &'static str)],
-    kind: Kind,
-    check: Check,
+    pub(crate) kind: Kind,
+    pub(crate) check: Check,
 }
 
-#[derive(PartialEq)]
-enum Kind {
+pub(crate) enum Kind {
     Single,
+    /// The same on both sides, with `-p PORT` and, for the client, the server's address at the end.
     Pair,
+    /// What only the server and only the client is given; SERVER stands for the server's address, PORT for a free port
+    /// (in the common arguments too).
+    Sides(&'static str, String),
 }
 
-enum Check {
+pub(crate) enum Check {
     /// All these are in the output.
     Says(&'static [&'static str]),
+    /// All these are in the output of the server, and all those in the client's.
+    Sides(&'static [&'static str], &'static [&'static str]),
+    /// This is there as often.
+    Count(&'static str, usize),
+    /// qperf: a line `name = figure unit` for each name.
+    Values(&'static [&'static str]),
     /// perftest: the table has a row of positive figures for this many sizes.
     Rows(usize),
     /// ibv_*_pingpong: both sides report, and no page of a checked buffer was wrong.
@@ -45,23 +58,31 @@ impl Case {
     pub(crate) fn command(&self) -> String {
         let mut line: String = self.env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
         let _ = write!(line, "{} {}", self.program, self.arguments);
-        line.trim().into()
+        if let Kind::Sides(server, client) = &self.kind {
+            let _ = write!(line, " {server} / {client}");
+        }
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     pub(crate) fn run(&self) -> Result<(), String> {
-        let arguments = self.arguments.split_whitespace();
-        let program = match self.package {
-            SIDEWAY => harness::sideway().join("bin").join(self.program),
-            _ => self.program.into(),
+        let port = harness::free_port().to_string();
+        let words = |text: &str| -> Vec<String> {
+            text.split_whitespace()
+                .map(|word| word.replace("PORT", &port).replace("SERVER", "{server}"))
+                .collect()
         };
-        let mut command = match self.kind {
-            Kind::Single => urxe(["run", "--"]),
-            Kind::Pair => urxe(["pair", "--timeout", &PATIENCE.as_secs().to_string(), "--"]),
+        let mut command = match &self.kind {
+            Kind::Single => urxe(["run"]),
+            Kind::Pair | Kind::Sides(..) => urxe(["pair", "--timeout", &PATIENCE.as_secs().to_string()]),
         };
-        command.arg(program);
-        command.args(arguments).envs(self.env.iter().copied());
-        if self.kind == Kind::Pair {
-            command.args(["-p", &harness::free_port().to_string()]);
+        if let Kind::Sides(server, client) = &self.kind {
+            command.args(words(server).iter().map(|word| format!("--server-arg={word}")));
+            command.args(words(client).iter().map(|word| format!("--client-arg={word}")));
+        }
+        command.arg("--");
+        self.fill(&mut command, &port)?;
+        if matches!(self.kind, Kind::Pair) {
+            command.args(["-p", &port]);
         }
         // pair stops its sides itself; this only catches a pair that does not.
         let output = harness::run(&mut command, PATIENCE * 2)?;
@@ -70,6 +91,21 @@ impl Case {
             return Err(format!("{command:?}: exit code {:?}\n{text}", output.code));
         }
         self.check.check(&text).map_err(|why| format!("{command:?}: {why}\n{text}"))
+    }
+
+    /// Adds the program with what both sides are given.
+    pub(crate) fn fill<'a>(&self, command: &'a mut Command, port: &str) -> Result<&'a mut Command, String> {
+        match self.package {
+            SIDEWAY => command.arg(harness::sideway().join("bin").join(self.program)),
+            _ => command.arg(self.program),
+        };
+        for word in self.arguments.split_whitespace() {
+            match word {
+                mpi::EVERY_BYTE => command.arg(mpi::every_byte(self.package)?),
+                _ => command.arg(word.replace("PORT", port)),
+            };
+        }
+        Ok(command.envs(mpi::ENVIRONMENT.iter().copied()).envs(self.env.iter().copied()))
     }
 }
 
@@ -80,6 +116,32 @@ impl Check {
                 Some(word) => Err(format!("no {word:?} in the output")),
                 None => Ok(()),
             },
+            Self::Sides(server, client) => {
+                let missing = |side, words: &[&'static str]| {
+                    let has = |word: &str| of(text, side).any(|line| line.contains(word));
+                    words
+                        .iter()
+                        .copied()
+                        .find(|word| !has(word))
+                        .map(|word| format!("no {word:?} from the {side}"))
+                };
+                missing("server", server).or_else(|| missing("client", client)).map_or(Ok(()), Err)
+            }
+            Self::Count(words, wanted) => match text.matches(words).count() {
+                count if count == *wanted => Ok(()),
+                count => Err(format!("{words:?} is there {count} times, not {wanted}")),
+            },
+            Self::Values(names) => {
+                let value = |name: &str| {
+                    let line = of(text, "client")
+                        .find_map(|l| l.trim().strip_prefix(name)?.trim().strip_prefix('='));
+                    line?.split_whitespace().next()?.parse::<f64>().ok()
+                };
+                match names.iter().find(|name| value(name).is_none_or(|v| v <= 0.0)) {
+                    Some(name) => Err(format!("no figure for {name:?}")),
+                    None => Ok(()),
+                }
+            }
             Self::Rows(wanted) => {
                 let rows =
                     of(text, "client").filter_map(numbers).filter(|row| row.len() >= 4).collect::<Vec<_>>();
@@ -127,6 +189,9 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(multicast());
     cases.extend(ucx());
     cases.extend(sideway());
+    cases.extend(qperf());
+    cases.extend(cm::cases());
+    cases.extend(mpi::cases());
     cases
 }
 
@@ -368,4 +433,41 @@ fn sideway() -> Vec<Case> {
     }
     cases.push(case("rc_pingpong_split", "", Kind::Pair, Check::Pingpong));
     cases
+}
+
+/// Each of its RDMA tests but those of XRC, connected by LIDs; and some connected by rdma_cm. The server stays until it is told to quit.
+fn qperf() -> Vec<Case> {
+    const BOTH: &[&str] = &["send_bw", "recv_bw"];
+    let tests: [(&[&str], &[&str]); 4] = [
+        (
+            &[
+                "rc_lat",
+                "uc_lat",
+                "ud_lat",
+                "rc_rdma_read_lat",
+                "rc_rdma_write_lat",
+                "rc_rdma_write_poll_lat",
+                "uc_rdma_write_lat",
+                "uc_rdma_write_poll_lat",
+            ],
+            &["latency"],
+        ),
+        (&["rc_bw", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_write_bw"], &["bw"]),
+        (&["uc_bw", "uc_bi_bw", "ud_bw", "ud_bi_bw", "uc_rdma_write_bw"], BOTH),
+        (
+            &["rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
+            &["msg_rate"],
+        ),
+    ];
+    let case = |client: String, values| Case {
+        package: "qperf",
+        program: "qperf",
+        arguments: "-lp PORT".into(),
+        env: &[],
+        kind: Kind::Sides("", client),
+        check: Check::Values(values),
+    };
+    let each = tests.into_iter().flat_map(|(names, values)| names.iter().map(move |name| (*name, values)));
+    each.map(|(name, values)| case(format!("SERVER -li urxe0:1 -ri urxe0:1 -t 1 {name} quit"), values))
+        .collect()
 }

@@ -5,7 +5,9 @@
 
 mod cases;
 mod cli;
+mod cm;
 mod harness;
+mod mpi;
 mod pyverbs;
 mod report;
 mod toy;
@@ -30,7 +32,10 @@ fn main() -> ExitCode {
         report::record(report::PYVERBS, result.as_deref().unwrap_or("fails\n"))?;
         Ok(result.map(|_| ())?)
     });
-    libtest_mimic::run(&arguments, programs.chain(cli).chain([pyverbs]).collect()).exit_code()
+    let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
+    let cm = cm::tests().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
+    libtest_mimic::run(&arguments, programs.chain(cli).chain(cm).chain([pyverbs, refused]).collect())
+        .exit_code()
 }
 
 fn run(case: &cases::Case) -> Result<(), Failed> {

@@ -9,12 +9,27 @@ use crate::harness::{profile_folder, repository, sideway};
 
 /// The name under which the suite of pyverbs is noted.
 pub(crate) const PYVERBS: &str = "pyverbs_suite";
+/// In the order of the page.
+const PACKAGES: [&str; 11] = [
+    "ibverbs-utils",
+    "perftest",
+    "ucx-utils",
+    cases::SIDEWAY,
+    "qperf",
+    "rdmacm-utils",
+    "libfabric-bin",
+    "fio",
+    "openmpi-bin",
+    "mpich",
+    "netpipe-openmpi",
+];
 const HEAD: &str = "\
 # Programs that run on urxe
 
 Unmodified: from Debian's packages, and the examples of the crate sideway. Programs in pairs run as `urxe pair -- PROGRAM ARGUMENTS`, the others as
-`urxe run -- PROGRAM ARGUMENTS`; a pair passes when both sides end with 0 and report results. This page is written by
-`cargo xtask test --write-docs` (tests/programs).
+`urxe run -- PROGRAM ARGUMENTS`; a pair passes when both sides end with 0 and report results. What only the server or only
+the client of a pair is given stands around a `/`. `every_byte` is tests/mpi/every_byte.c, which looks at every byte that
+it moves. This page is written by `cargo xtask test --write-docs` (tests/programs).
 ";
 
 /// Notes the result of a test and renews the page. Each test may be a process of its own.
@@ -32,14 +47,14 @@ pub(crate) fn record(name: &str, result: &str) -> Result<(), String> {
     fs::write(page, text()).map_err(failed)
 }
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     profile_folder().with_file_name("programs")
 }
 
 fn text() -> String {
     let mut text = HEAD.to_owned();
     let cases = cases::all();
-    for package in ["ibverbs-utils", "perftest", "ucx-utils", cases::SIDEWAY] {
+    for package in PACKAGES {
         text += &format!("\n## {package} {}\n\n| command | result |\n| --- | --- |\n", version(package));
         for case in cases.iter().filter(|c| c.package == package) {
             text += &format!("| `{}` | {} |\n", case.command(), noted(&case.name()));

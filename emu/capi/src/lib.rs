@@ -15,6 +15,7 @@ pub mod marshal;
 pub mod memory;
 pub mod paths;
 pub mod rates;
+pub mod session;
 pub mod signals;
 pub mod strings;
 #[cfg(not(test))]

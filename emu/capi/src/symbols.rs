@@ -1,6 +1,15 @@
 //! The versioned entry points, which `build.rs` makes from `exports.txt`.
 
-use crate::cm::*;
+use crate::cm::addrinfo::*;
+use crate::cm::channel::*;
+use crate::cm::connect::*;
+use crate::cm::daemon::*;
+use crate::cm::endpoint::*;
+use crate::cm::id::*;
+use crate::cm::multicast::*;
+use crate::cm::qp::*;
+use crate::cm::resolve::*;
+use crate::cm::unsupported::*;
 use crate::marshal::*;
 use crate::rates::*;
 use crate::strings::*;

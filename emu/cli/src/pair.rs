@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use urxe::config::Config;
+use urxe::config::{Config, Daemon, Source};
 
 use crate::args::{Flags, Pair};
 use crate::{Failure, OWN_ERROR, complain, sockets};
@@ -21,6 +21,8 @@ use crate::{Failure, OWN_ERROR, complain, sockets};
 const TICK: Duration = Duration::from_millis(10);
 /// How long a side may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// In an argument of the client: where the server's address goes.
+const SERVER: &str = "{server}";
 /// Exit code after the time-out, as of timeout(1).
 const TIMED_OUT: u8 = 124;
 
@@ -70,22 +72,44 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// The configuration of each side. Two devices cannot have one address.
+/// The configuration of each side: two machines of a fabric, or two addresses that are given.
 fn side_flags(options: &Pair) -> Result<(Flags, Flags), Failure> {
     let config = Config::resolve(std::env::vars_os(), &options.flags)?;
-    let client = match (&options.client_addr, config.addr) {
-        (Some(address), _) => address.clone(),
-        (None, Some(address)) if !address.is_loopback() => {
+    let (mut server, mut client) = (options.flags.clone(), options.flags.clone());
+    if config.daemon == Daemon::Auto && config.source("fabric") == Some(&Source::Default) {
+        let fabric = format!("pair-{}", std::process::id());
+        for side in [&mut server, &mut client] {
+            set(side, "fabric", &fabric);
+        }
+    }
+    let given = config.addr.map(|a| a.to_string()).or(config.netdev.as_ref().map(|n| n.as_str().to_owned()));
+    match (&options.client_addr, given) {
+        (Some(address), _) => {
+            set(&mut client, "netdev", "none");
+            set(&mut client, "addr", address);
+        }
+        (None, Some(_)) if config.addr.is_some_and(|a| a.is_loopback()) => set(&mut client, "addr", "auto"),
+        (None, Some(given)) => {
             return Err(
-                format!("both sides would have the address {address}; add --client-addr ADDRESS").into()
+                format!("both sides would have the address {given}; add --client-addr ADDRESS").into()
             );
         }
-        _ => "auto".into(),
-    };
-    let mut flags = options.flags.clone();
-    flags.retain(|(name, _)| name != "addr");
-    flags.push(("addr".into(), client));
-    Ok((options.flags.clone(), flags))
+        (None, None) if config.daemon == Daemon::Auto => {
+            let nodes = config.nodes.value().max(2);
+            let node = config.node_number();
+            for (side, node) in [(&mut server, node), (&mut client, (node + 1) % nodes)] {
+                set(side, "nodes", &nodes.to_string());
+                set(side, "node", &node.to_string());
+            }
+        }
+        (None, None) => {}
+    }
+    Ok((server, client))
+}
+
+fn set(flags: &mut Flags, flag: &str, value: &str) {
+    flags.retain(|(name, _)| name != flag);
+    flags.push((flag.to_owned(), value.to_owned()));
 }
 
 /// Where the client finds the server by TCP: where it listens, or any address of its host, preferably the device's.
@@ -196,8 +220,22 @@ impl Side {
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.args(["run", "--with-parent"]);
         command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
-        command.arg("--").args(&options.command).args(more);
-        command.args(address.map(|a| a.to_string()));
+        command.arg("--");
+        let mut placed = address.is_none();
+        for argument in options.command.iter().chain(more) {
+            match address.and_then(|a| place(argument, a)) {
+                Some(argument) => {
+                    placed = true;
+                    command.arg(argument);
+                }
+                None => {
+                    command.arg(argument);
+                }
+            }
+        }
+        if !placed {
+            command.args(address.map(|a| a.to_string()));
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(cannot)?;
         if let Some(pipe) = child.stdout.take() {
@@ -241,6 +279,12 @@ impl Side {
             None => self.child.wait().map_or(OWN_ERROR, exit_code),
         }
     }
+}
+
+/// The argument with the server's address where it says `{server}`, if it does.
+fn place(argument: &OsString, server: IpAddr) -> Option<String> {
+    let text = argument.to_str()?;
+    text.contains(SERVER).then(|| text.replace(SERVER, &server.to_string()))
 }
 
 impl Drop for Side {

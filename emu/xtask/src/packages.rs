@@ -16,6 +16,14 @@ pub(crate) enum Package {
     RdmacmHeaders,
     Compiler,
     Iproute2,
+    Qperf,
+    OpenMpi,
+    OpenMpiHeaders,
+    Mpich,
+    MpichHeaders,
+    NetpipeOpenMpi,
+    Fio,
+    LibfabricUtils,
     Cmake,
     Libclang,
 }
@@ -31,6 +39,14 @@ pub(crate) const ALL: &[Package] = &[
     Package::RdmacmHeaders,
     Package::Compiler,
     Package::Iproute2,
+    Package::Qperf,
+    Package::OpenMpi,
+    Package::OpenMpiHeaders,
+    Package::Mpich,
+    Package::MpichHeaders,
+    Package::NetpipeOpenMpi,
+    Package::Fio,
+    Package::LibfabricUtils,
 ];
 
 impl Package {
@@ -46,6 +62,14 @@ impl Package {
             Self::RdmacmHeaders => "/usr/include/rdma/rdma_cma.h",
             Self::Compiler => "cc",
             Self::Iproute2 => "ip",
+            Self::Qperf => "qperf",
+            Self::OpenMpi => "mpirun.openmpi",
+            Self::OpenMpiHeaders => "mpicc.openmpi",
+            Self::Mpich => "mpiexec.hydra",
+            Self::MpichHeaders => "mpicc.mpich",
+            Self::NetpipeOpenMpi => "NPopenmpi",
+            Self::Fio => "fio",
+            Self::LibfabricUtils => "fi_pingpong",
             Self::Cmake => "cmake",
             Self::Libclang => "libclang.so",
         }
@@ -87,6 +111,17 @@ impl Package {
             }
             Self::Compiler => ["gcc libc6-dev", "gcc", "gcc", "gcc", "gcc musl-dev"],
             Self::Iproute2 => ["iproute2", "iproute", "iproute2", "iproute2", "iproute2"],
+            Self::Qperf => ["qperf"; 5],
+            // The names of the programs and their folders are Debian's; others need links to theirs.
+            Self::OpenMpi => ["openmpi-bin", "openmpi", "openmpi4", "openmpi", "openmpi"],
+            Self::OpenMpiHeaders => {
+                ["libopenmpi-dev", "openmpi-devel", "openmpi4-devel", "openmpi", "openmpi-dev"]
+            }
+            Self::Mpich => ["mpich", "mpich", "mpich", "mpich", "mpich"],
+            Self::MpichHeaders => ["libmpich-dev", "mpich-devel", "mpich-devel", "mpich", "mpich-dev"],
+            Self::NetpipeOpenMpi => ["netpipe-openmpi"; 5],
+            Self::Fio => ["fio"; 5],
+            Self::LibfabricUtils => ["libfabric-bin", "libfabric", "libfabric", "libfabric", "libfabric"],
             Self::Cmake => ["cmake"; 5],
             Self::Libclang => ["libclang-dev", "clang-devel", "clang-devel", "clang", "clang-dev"],
         };

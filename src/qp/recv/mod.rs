@@ -156,6 +156,13 @@ impl RecvSide {
         }
     }
 
+    /// Receives that wait in its own queue; 0 if it has a shared one.
+    pub fn waiting(&self) -> usize {
+        match &self.receives {
+            Receives::Own(queue) => queue.len(),
+            Receives::Shared(_) => 0,
+        }
+    }
     /// The present state.
     pub fn state(&self) -> QpState {
         self.state

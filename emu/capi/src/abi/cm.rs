@@ -127,3 +127,62 @@ c_types! {
 
     struct rdma_cm_join_mc_attr_ex { comp_mask: u32, join_flags: u32, addr: *mut sockaddr }
 }
+
+// Port spaces (`enum rdma_port_space`).
+pub const RDMA_PS_IPOIB: u32 = 0x0002;
+pub const RDMA_PS_TCP: u32 = 0x0106;
+pub const RDMA_PS_UDP: u32 = 0x0111;
+pub const RDMA_PS_IB: u32 = 0x013f;
+
+// Events (`enum rdma_cm_event_type`).
+pub const RDMA_CM_EVENT_ADDR_RESOLVED: u32 = 0;
+pub const RDMA_CM_EVENT_ADDR_ERROR: u32 = 1;
+pub const RDMA_CM_EVENT_ROUTE_RESOLVED: u32 = 2;
+pub const RDMA_CM_EVENT_ROUTE_ERROR: u32 = 3;
+pub const RDMA_CM_EVENT_CONNECT_REQUEST: u32 = 4;
+pub const RDMA_CM_EVENT_CONNECT_RESPONSE: u32 = 5;
+pub const RDMA_CM_EVENT_CONNECT_ERROR: u32 = 6;
+pub const RDMA_CM_EVENT_UNREACHABLE: u32 = 7;
+pub const RDMA_CM_EVENT_REJECTED: u32 = 8;
+pub const RDMA_CM_EVENT_ESTABLISHED: u32 = 9;
+pub const RDMA_CM_EVENT_DISCONNECTED: u32 = 10;
+pub const RDMA_CM_EVENT_MULTICAST_JOIN: u32 = 12;
+pub const RDMA_CM_EVENT_MULTICAST_ERROR: u32 = 13;
+pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: u32 = 15;
+pub const RDMA_CM_EVENT_ADDRINFO_RESOLVED: u32 = 16;
+pub const RDMA_CM_EVENT_ADDRINFO_ERROR: u32 = 17;
+pub const RDMA_CM_EVENT_USER: u32 = 18;
+
+/// The Q_Key of datagram port spaces.
+pub const RDMA_UDP_QKEY: u32 = 0x0123_4567;
+/// As many as the device can.
+pub const RDMA_MAX_RESP_RES: u8 = 0xff;
+/// As many as the device can.
+pub const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
+
+// Flags of `rdma_addrinfo`.
+pub const RAI_PASSIVE: c_int = 1;
+pub const RAI_NUMERICHOST: c_int = 2;
+pub const RAI_FAMILY: c_int = 8;
+pub const RAI_SA: c_int = 16;
+pub const RAI_DNS: c_int = 32;
+
+// Options.
+pub const RDMA_OPTION_ID: c_int = 0;
+pub const RDMA_OPTION_IB: c_int = 1;
+pub const RDMA_OPTION_ID_TOS: c_int = 0;
+pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
+pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
+pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
+pub const RDMA_OPTION_IB_PATH: c_int = 1;
+
+// Joining multicast groups.
+pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1;
+pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 2;
+pub const RDMA_CM_JOIN_MC_ATTR_RESERVED: u32 = 4;
+pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: u32 = 0;
+pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: u32 = 1;
+pub const RDMA_MC_JOIN_FLAG_RESERVED: u32 = 2;
+
+/// The address family of InfiniBand addresses (`AF_IB`), which there are none of here.
+pub const AF_IB: c_int = 27;

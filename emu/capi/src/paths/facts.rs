@@ -1,6 +1,8 @@
-//! What the tree says about the device.
+//! What the tree says about a device.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+
+use device::config::{Config, Daemon};
 
 /// One entry of the port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,9 +15,19 @@ pub struct GidFact {
     pub interface: String,
 }
 
-/// The description of the device that the tree's files are made from.
+/// The device number of `rdma_cm`: major, minor.
+pub const CM_NUMBER: (u32, u32) = (10, 58);
+
+/// The device number of a device's `uverbs` node.
+pub const fn verbs_number(rail: u32) -> (u32, u32) {
+    (231, 192 + rail)
+}
+
+/// The description of a device that the tree's files are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
+    /// Which of the process's devices, from 0.
+    pub rail: u32,
     /// `ibv_device.name`.
     pub device: String,
     /// `ibv_device.dev_name`.
@@ -46,6 +58,7 @@ impl Facts {
         gid[10..12].fill(0xff);
         gid[12..].copy_from_slice(&octets);
         Self {
+            rail: 0,
             device: "urxe0".into(),
             node: "uverbs0".into(),
             guid: 0x0200_00ff_fe00_0000 | u64::from(u32::from(address) & 0x00ff_ffff),
@@ -59,12 +72,24 @@ impl Facts {
         }
     }
 
-    /// The facts while no device is open: a path may be looked at before the first verbs call.
-    pub fn before_open() -> Self {
-        let address = std::env::var("URXE_ADDR")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(Ipv4Addr::new(127, 0, 0, 1));
-        Self::of(address, "lo")
+    /// This, as the device of that number.
+    pub fn with_rail(self, rail: u32, device: String) -> Self {
+        Self { rail, node: format!("uverbs{rail}"), device, ..self }
+    }
+
+    /// The facts while no device is open: a path may be looked at before the first verbs call. Names and their number are
+    /// as configured; addresses are not known yet.
+    pub fn before_open() -> Vec<Self> {
+        let config = Config::load().unwrap_or_default();
+        let address = match config.addr {
+            Some(IpAddr::V4(address)) => address,
+            _ => Ipv4Addr::LOCALHOST,
+        };
+        let connection_manager = config.daemon == Daemon::Auto;
+        let facts = |rail| {
+            let facts = Self { connection_manager, ..Self::of(address, "lo") };
+            facts.with_rail(rail, config.device_name(rail))
+        };
+        (0..config.devices.value()).map(facts).collect()
     }
 }

@@ -16,10 +16,6 @@ use super::real::{Real, real};
 use super::{Rewritten, is_ours, outside, rewrite};
 use crate::boundary::{Errno, Outcome, guarded, set_errno};
 
-/// The device number of the first verbs device.
-const MAJOR: c_uint = 231;
-const MINOR: c_uint = 192;
-
 /// Defines an interposed function. In the unit tests it keeps its Rust name, so that the test program's own
 /// libc calls stay as they are.
 macro_rules! interposed {
@@ -188,7 +184,7 @@ fn status_of(path: &Rewritten, status: *mut Status, flags: c_int) -> c_int {
         let result = libc::syscall(libc::SYS_newfstatat, AT_FDCWD, path.as_ptr(), status, flags) as c_int;
         if result == 0 && path.device && (*status).st_mode & libc::S_IFMT == libc::S_IFREG {
             (*status).st_mode = libc::S_IFCHR | 0o666;
-            (*status).st_rdev = libc::makedev(MAJOR, MINOR);
+            (*status).st_rdev = libc::makedev(path.number.0, path.number.1);
             (*status).st_size = 0;
         }
         result
@@ -258,8 +254,8 @@ interposed! {
             let result = statx(AT_FDCWD, path.as_ptr(), flags, mask | libc::STATX_TYPE, status);
             if result == 0 && path.device && u32::from((*status).stx_mode) & libc::S_IFMT == libc::S_IFREG {
                 (*status).stx_mode = (libc::S_IFCHR | 0o666) as u16;
-                (*status).stx_rdev_major = MAJOR;
-                (*status).stx_rdev_minor = MINOR;
+                (*status).stx_rdev_major = path.number.0;
+                (*status).stx_rdev_minor = path.number.1;
                 (*status).stx_size = 0;
             }
             result

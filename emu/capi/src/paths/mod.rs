@@ -32,6 +32,8 @@ pub struct Rewritten {
     text: [u8; LONGEST],
     /// Whether the path names something in `/dev/infiniband`.
     pub device: bool,
+    /// If so, its device number: major, minor.
+    pub number: (u32, u32),
 }
 
 impl Rewritten {
@@ -85,7 +87,9 @@ pub unsafe fn rewrite(path: *const c_char) -> Outcome<Rewritten> {
     // SAFETY: by contract.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let root = tree::root().ok_or(Errno(libc::ENOENT))?.to_bytes();
-    let mut rewritten = Rewritten { text: [0; LONGEST], device: path.starts_with(b"/dev/") };
+    let device = path.starts_with(b"/dev/");
+    let number = if device { number(path) } else { (0, 0) };
+    let mut rewritten = Rewritten { text: [0; LONGEST], device, number };
     let length = root.len() + path.len();
     if length >= LONGEST {
         return Err(Errno(libc::ENAMETOOLONG));
@@ -93,6 +97,16 @@ pub unsafe fn rewrite(path: *const c_char) -> Outcome<Rewritten> {
     rewritten.text[..root.len()].copy_from_slice(root);
     rewritten.text[root.len()..length].copy_from_slice(path);
     Ok(rewritten)
+}
+
+/// The device number of a device node, as the kernel gives them out.
+fn number(path: &[u8]) -> (u32, u32) {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if name == b"rdma_cm" {
+        return facts::CM_NUMBER;
+    }
+    let rail = name.strip_prefix(b"uverbs").and_then(|rest| std::str::from_utf8(rest).ok()?.parse().ok());
+    facts::verbs_number(rail.unwrap_or(0u8).into())
 }
 
 /// Turns a canonical path of the tree back into the one that the program believes in.
@@ -174,6 +188,14 @@ mod tests {
         }
         // SAFETY: null is allowed.
         assert!(!unsafe { is_ours(std::ptr::null()) });
+    }
+
+    #[test]
+    fn device_nodes_have_numbers_of_their_own() {
+        assert_eq!(number(b"/dev/infiniband/uverbs0"), (231, 192));
+        assert_eq!(number(b"/dev/infiniband/uverbs3"), (231, 195));
+        assert_eq!(number(b"/dev/infiniband/rdma_cm"), (10, 58));
+        assert_eq!(number(b"/dev/infiniband/uverbs99999"), (231, 192));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::facts::Facts;
+use super::facts::{CM_NUMBER, Facts, verbs_number};
 
 /// Trees older than this are removed when another one is made.
 const UNUSED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -29,7 +29,7 @@ const LIMIT: usize = 512;
 struct Tree {
     root: CString,
     sysfs: CString,
-    facts: Facts,
+    facts: Vec<Facts>,
 }
 
 // No lock: a child forked while another thread held it could never look at a path again. Two threads may make
@@ -46,8 +46,8 @@ pub fn sysfs() -> Option<&'static CStr> {
     current().map(|tree| tree.sysfs.as_c_str())
 }
 
-/// Describes another device from now on: called when the device is opened and its address is known.
-pub fn describe(facts: &Facts) {
+/// Describes other devices from now on: called when they are opened and their addresses are known.
+pub fn describe(facts: &[Facts]) {
     if let Some(tree) = make(facts) {
         TREE.store(Box::into_raw(Box::new(tree)), Ordering::Release);
     }
@@ -80,13 +80,13 @@ fn current() -> Option<&'static Tree> {
 }
 
 /// Makes the tree of some facts, or finds it made.
-fn make(facts: &Facts) -> Option<Tree> {
+fn make(facts: &[Facts]) -> Option<Tree> {
     let result = private_folder().and_then(|folder| make_in(&folder, facts));
     match result {
         Ok(path) => {
             let root = CString::new(path.as_os_str().as_bytes()).ok()?;
             let sysfs = CString::new(path.join("sys").as_os_str().as_bytes()).ok()?;
-            Some(Tree { root, sysfs, facts: facts.clone() })
+            Some(Tree { root, sysfs, facts: facts.to_vec() })
         }
         Err(error) => {
             tracing::warn!(
@@ -125,9 +125,9 @@ fn own_folder(folder: &Path, user: u32) -> io::Result<PathBuf> {
     folder.canonicalize()
 }
 
-pub(crate) fn make_in(folder: &Path, facts: &Facts) -> io::Result<PathBuf> {
+pub(crate) fn make_in(folder: &Path, facts: &[Facts]) -> io::Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let entries = entries(facts);
+    let entries: Vec<_> = facts.iter().flat_map(entries).chain(common(facts)).collect();
     let mut hasher = std::hash::DefaultHasher::new();
     entries.hash(&mut hasher);
     let tree = folder.join(format!("tree-{:016x}", hasher.finish()));
@@ -188,7 +188,7 @@ fn prune(folder: &Path, keep: &Path) {
 enum Entry {
     File(String),
     /// A symbolic link, relative as in sysfs.
-    Link(&'static str, String),
+    Link(String),
 }
 
 fn write(root: &Path, entries: &[(String, Entry)]) -> io::Result<()> {
@@ -208,20 +208,35 @@ fn write(root: &Path, entries: &[(String, Entry)]) -> io::Result<()> {
                 let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
                 file.write_all(text.as_bytes())?;
             }
-            Entry::Link(to, name) => symlink(format!("{to}{name}"), &path)?,
+            Entry::Link(to) => symlink(to, &path)?,
         }
     }
     Ok(())
 }
 
-/// The files, as the kernel has them for an adapter on a bus: the class folders hold links to the device's.
+/// The files that are there once.
+fn common(facts: &[Facts]) -> Vec<(String, Entry)> {
+    let mut entries = Vec::new();
+    let mut file = |path: &str, text: String| entries.push((path.to_owned(), Entry::File(text)));
+    file("sys/class/infiniband_verbs/abi_version", "6\n".into());
+    if facts.iter().any(|facts| facts.connection_manager) {
+        let (major, minor) = CM_NUMBER;
+        file("dev/infiniband/rdma_cm", String::new());
+        file("sys/class/misc/rdma_cm/abi_version", "1\n".into());
+        file("sys/class/misc/rdma_cm/dev", format!("{major}:{minor}\n"));
+    }
+    entries
+}
+
+/// The files of a device, as the kernel has them for an adapter on a bus: the class folders hold links to the device's.
 fn entries(facts: &Facts) -> Vec<(String, Entry)> {
-    const BUS: &str = "sys/devices/virtual/urxe/device0";
-    let Facts { device, node, interface, .. } = facts;
+    let Facts { rail, device, node, interface, .. } = facts;
+    let bus = format!("sys/devices/virtual/urxe/device{rail}");
+    let (major, minor) = verbs_number(*rail);
     let mut entries = Vec::new();
     let mut file = |path: String, text: String| entries.push((path, Entry::File(text)));
 
-    let infiniband = format!("{BUS}/infiniband/{device}");
+    let infiniband = format!("{bus}/infiniband/{device}");
     let guid = groups(&facts.guid.to_be_bytes());
     file(format!("{infiniband}/node_type"), "1: CA\n".into());
     file(format!("{infiniband}/node_guid"), format!("{guid}\n"));
@@ -247,36 +262,26 @@ fn entries(facts: &Facts) -> Vec<(String, Entry)> {
         file(format!("{port}/gid_attrs/ndevs/{index}"), format!("{}\n", entry.interface));
     }
 
-    let verbs = format!("{BUS}/infiniband_verbs/{node}");
+    let verbs = format!("{bus}/infiniband_verbs/{node}");
     file(format!("{verbs}/ibdev"), format!("{device}\n"));
     file(format!("{verbs}/abi_version"), "1\n".into());
-    file(format!("{verbs}/dev"), "231:192\n".into());
-    file("sys/class/infiniband_verbs/abi_version".into(), "6\n".into());
+    file(format!("{verbs}/dev"), format!("{major}:{minor}\n"));
 
     // No processor is nearer than another.
-    file(format!("{BUS}/numa_node"), "-1\n".into());
+    file(format!("{bus}/numa_node"), "-1\n".into());
     // What describes the interface is its own; only a program's search for its name is answered.
-    file(format!("{BUS}/net/{interface}/dev_id"), "0x0\n".into());
-    file(format!("{BUS}/net/{interface}/dev_port"), "0\n".into());
+    file(format!("{bus}/net/{interface}/dev_id"), "0x0\n".into());
+    file(format!("{bus}/net/{interface}/dev_port"), "0\n".into());
 
     // Their mode and kind are told by the interposer.
     file(format!("dev/infiniband/{node}"), String::new());
-    if facts.connection_manager {
-        file("dev/infiniband/rdma_cm".into(), String::new());
-        file("sys/class/misc/rdma_cm/abi_version".into(), "1\n".into());
-        file("sys/class/misc/rdma_cm/dev".into(), "10:58\n".into());
-    }
 
-    let up = "../../../device0";
-    entries.push((format!("{infiniband}/device"), Entry::Link(up, String::new())));
-    entries.push((format!("{verbs}/device"), Entry::Link(up, String::new())));
-    let class = "../../devices/virtual/urxe/device0/";
-    entries
-        .push((format!("sys/class/infiniband/{device}"), Entry::Link(class, format!("infiniband/{device}"))));
-    entries.push((
-        format!("sys/class/infiniband_verbs/{node}"),
-        Entry::Link(class, format!("infiniband_verbs/{node}")),
-    ));
+    let mut link = |path: String, to: String| entries.push((path, Entry::Link(to)));
+    link(format!("{infiniband}/device"), format!("../../../device{rail}"));
+    link(format!("{verbs}/device"), format!("../../../device{rail}"));
+    let class = format!("../../devices/virtual/urxe/device{rail}");
+    link(format!("sys/class/infiniband/{device}"), format!("{class}/infiniband/{device}"));
+    link(format!("sys/class/infiniband_verbs/{node}"), format!("{class}/infiniband_verbs/{node}"));
     entries
 }
 

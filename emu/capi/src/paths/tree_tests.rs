@@ -18,8 +18,8 @@ impl Drop for Folder {
     }
 }
 
-fn facts(last: u8) -> Facts {
-    Facts::of(Ipv4Addr::new(127, 0, 3, last), "lo")
+fn facts(last: u8) -> [Facts; 1] {
+    [Facts::of(Ipv4Addr::new(127, 0, 3, last), "lo")]
 }
 
 #[test]
@@ -42,6 +42,32 @@ fn the_files_say_what_the_facts_say() {
     assert!(!tree.join("sys/class/misc/rdma_cm").exists(), "no connection manager yet");
     let bus = tree.join("sys/class/infiniband/urxe0/../..").canonicalize().expect("exists");
     assert_eq!(bus, tree.canonicalize().expect("exists").join("sys/devices/virtual/urxe/device0"));
+}
+
+#[test]
+fn each_device_has_its_own_files() {
+    let folder = Folder::new("rails");
+    let cm = |facts: Facts| Facts { connection_manager: true, ..facts };
+    let [first] = facts(7).map(cm);
+    let [second] = facts(8).map(|facts| cm(facts.with_rail(1, "urxe1".into())));
+    let tree = make_in(&folder.0, &[first, second]).expect("writable");
+    let read = |path: &str| fs::read_to_string(tree.join(path)).expect("the file is there");
+    for (rail, last) in [(0, 7), (1, 8)] {
+        let class = format!("sys/class/infiniband/urxe{rail}");
+        assert_eq!(read(&format!("{class}/ports/1/lid")), format!("{:#x}\n", 0x300 + last));
+        assert_eq!(read(&format!("sys/class/infiniband_verbs/uverbs{rail}/ibdev")), format!("urxe{rail}\n"));
+        assert_eq!(
+            read(&format!("sys/class/infiniband_verbs/uverbs{rail}/dev")),
+            format!("231:{}\n", 192 + rail)
+        );
+        // CASES 29: how the rdma_cm tests find the network interface.
+        assert!(tree.join(format!("{class}/device/net/lo")).is_dir());
+        let bus = tree.join(format!("{class}/../..")).canonicalize().expect("exists");
+        assert!(bus.ends_with(format!("device{rail}")), "{bus:?}");
+    }
+    assert_eq!(read("sys/class/misc/rdma_cm/dev"), "10:58\n");
+    let nodes = fs::read_dir(tree.join("dev/infiniband")).expect("readable").count();
+    assert_eq!(nodes, 3);
 }
 
 #[test]

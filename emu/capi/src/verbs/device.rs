@@ -5,22 +5,24 @@ use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use device::config::{Config, LinkLayer};
+use device::config::{Config, Daemon, LinkLayer};
 use device::device::{Device, EventSink};
 use device::verbs::AsyncEvent;
 use parking_lot::Mutex;
+use urxe_control::protocol::DeviceSpec;
 
 use super::events::{Acknowledgements, EventQueue, descriptor_error};
 use super::handle::{Object, Private};
 use super::{completion, poll_ex, post, query, queue_pair, region, shared};
 use crate::abi::*;
-use crate::boundary::{Errno, Outcome, minus_one, nothing, pointer, quiet_panics, value};
+use crate::boundary::{Errno, Outcome, minus_one, nothing, pointer, value};
+use crate::memory;
 use crate::paths::facts::{Facts, GidFact};
 use crate::paths::tree;
-use crate::{log, memory};
+use crate::session::{self, PerProcess};
 
 /// `struct ibv_device` and what vendor libraries read behind it: a pointer to their operations, which is null.
 #[repr(C)]
@@ -32,80 +34,79 @@ struct DeviceObject {
 // libmlx5 and libefa read 48 bytes behind the device (`struct verbs_device`).
 const _: () = assert!(size_of::<DeviceObject>() >= 712);
 
-/// The device of this process.
+/// A device of this process.
 pub struct Opened {
-    process: u32,
-    device: Arc<Device>,
+    /// The device.
+    pub device: Arc<Device>,
     object: *mut DeviceObject,
 }
 
-static OPENED: AtomicPtr<Opened> = AtomicPtr::new(std::ptr::null_mut());
-static OPENING: Mutex<()> = Mutex::new(());
+// SAFETY: the pointer is handed to the program, and followed here only to read what never changes.
+unsafe impl Sync for Opened {}
+// SAFETY: as above.
+unsafe impl Send for Opened {}
+
+static DEVICES: PerProcess<Vec<Opened>> = PerProcess::new();
 
 /// Lists that the program has not freed yet.
 static LISTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-fn current() -> Option<&'static Opened> {
-    // SAFETY: null, or leaked when it was stored.
-    let opened = unsafe { OPENED.load(Ordering::Acquire).as_ref() }?;
-    // A child of fork has its parent's memory, but neither its threads nor a right to its address.
-    (opened.process == std::process::id()).then_some(opened)
+/// The devices, if they are open.
+pub fn current() -> Option<&'static [Opened]> {
+    DEVICES.get().map(Vec::as_slice)
 }
 
-/// The device, which is opened at the first look at it and then lives as long as the process: its address must
+/// The devices, which are opened at the first look at them and then live as long as the process: their addresses must
 /// not change between two lists.
-fn opened() -> Outcome<&'static Opened> {
-    if let Some(opened) = current() {
-        return Ok(opened);
-    }
-    quiet_panics();
-    // In a child of fork the lock may be held by a thread that is not there.
-    let _one = OPENING.try_lock_for(Duration::from_secs(5));
-    if let Some(opened) = current() {
-        return Ok(opened);
-    }
-    let config = Config::load().map_err(|error| {
-        log::install(&Config::default());
-        report(&format!("configuration: {error}"));
-        Errno(libc::EINVAL)
-    })?;
-    log::install(&config);
-    let device = Device::open(&config).map_err(|error| {
-        tracing::error!("the device cannot be opened: {error}");
-        open_error(&error)
-    })?;
-    let facts = facts(&device);
+pub fn devices() -> Outcome<&'static [Opened]> {
+    DEVICES.get_or_make(open_all).map(Vec::as_slice)
+}
+
+fn open_all() -> Outcome<Vec<Opened>> {
+    let config = session::config()?;
+    let devices = [open_alone(config)?];
+    let facts: Vec<Facts> = devices.iter().zip(0..).map(|(device, rail)| facts(device, rail)).collect();
     tree::describe(&facts);
-    let object = Box::into_raw(Box::new(DeviceObject { abi: describe(&facts), behind: [0; 32] }));
-    let opened =
-        Box::into_raw(Box::new(Opened { process: std::process::id(), device: Arc::new(device), object }));
-    OPENED.store(opened, Ordering::Release);
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.swap(true, Ordering::Relaxed) {
         // SAFETY: the function takes and returns nothing, and this library is not unloaded while its threads run.
         unsafe { libc::atexit(at_exit) };
     }
-    // SAFETY: just leaked.
-    Ok(unsafe { &*opened })
+    let opened = devices.into_iter().zip(&facts).map(|(device, facts)| {
+        let object = Box::into_raw(Box::new(DeviceObject { abi: describe(facts), behind: [0; 32] }));
+        Opened { device: Arc::new(device), object }
+    });
+    Ok(opened.collect())
+}
+
+/// A device that has its address for itself.
+fn open_alone(config: &Config) -> Outcome<Device> {
+    let mut config = config.clone();
+    config.addr = DeviceSpec::of(&config, 0).map_err(told)?.address;
+    opened(Device::open(&config))
+}
+
+fn told(error: urxe_control::Error) -> Errno {
+    tracing::error!("no device: {error}");
+    Errno(error.errno())
+}
+
+fn opened(result: Result<Device, device::device::OpenError>) -> Outcome<Device> {
+    result.map_err(|error| {
+        tracing::error!("the device cannot be opened: {error}");
+        open_error(&error)
+    })
 }
 
 /// A program may end without destroying its queue pairs. Its peer still waits for the acknowledgement of what the
 /// program has taken. Not in a child of fork: [`current`] knows.
 extern "C" fn at_exit() {
     nothing(|| {
-        if let Some(opened) = current() {
+        for opened in current().unwrap_or_default() {
             opened.device.flush(Duration::from_millis(20));
         }
         Ok(())
     });
-}
-
-/// A configuration that cannot be read also says nothing about where to log; standard error is the only place
-/// left, and a program without its device will tell its user nothing better.
-fn report(text: &str) {
-    let line = format!("urxe: error: {text}\n");
-    // SAFETY: the buffer is as long as said.
-    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
 fn open_error(error: &device::device::OpenError) -> Errno {
@@ -120,7 +121,7 @@ fn open_error(error: &device::device::OpenError) -> Errno {
     Errno(libc::ENODEV)
 }
 
-fn facts(device: &Device) -> Facts {
+fn facts(device: &Device, rail: u32) -> Facts {
     let port = device.port();
     let (link_layer, kind) = match device.config().link_layer {
         LinkLayer::Ethernet => ("Ethernet", "RoCE v2"),
@@ -130,7 +131,7 @@ fn facts(device: &Device) -> Facts {
     Facts {
         guid: device.guid(),
         lid: port.lid.0,
-        device: device.config().device.to_string(),
+        connection_manager: device.config().daemon == Daemon::Auto,
         gids: gids.collect(),
         link_layer,
         interface: port.interface.clone(),
@@ -142,6 +143,7 @@ fn facts(device: &Device) -> Facts {
             &port.interface,
         )
     }
+    .with_rail(rail, device.config().device.to_string())
 }
 
 fn describe(facts: &Facts) -> ibv_device {
@@ -289,17 +291,20 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
             // SAFETY: memory checks the pointer.
             unsafe { memory::write(count, 0)? };
         }
-        let opened = opened()?;
-        // SAFETY: two pointers, the second of which is the terminator; the list is the program's until it is freed.
-        let list = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
+        let devices = devices()?;
+        // SAFETY: a pointer for each and the terminator; the list is the program's until it is freed.
+        let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
+        let list = list.cast::<*mut ibv_device>();
         if list.is_null() {
             return Err(Errno(libc::ENOMEM));
         }
         // SAFETY: as above; memory checks the program's pointer.
         unsafe {
-            *list = opened.object.cast();
+            for (place, opened) in devices.iter().enumerate() {
+                *list.add(place) = opened.object.cast();
+            }
             if !count.is_null() {
-                memory::write(count, 1)?;
+                memory::write(count, devices.len() as c_int)?;
             }
         }
         LISTS.lock().insert(list.addr());
@@ -321,10 +326,10 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     });
 }
 
-/// The device of a pointer: there is one.
+/// The device of a pointer.
 fn known(device: *const ibv_device) -> Outcome<&'static Opened> {
-    let opened = current().ok_or(Errno(libc::ENODEV))?;
-    if std::ptr::addr_eq(device, opened.object) { Ok(opened) } else { Err(Errno(libc::EINVAL)) }
+    let devices = current().ok_or(Errno(libc::ENODEV))?;
+    devices.iter().find(|opened| std::ptr::addr_eq(device, opened.object)).ok_or(Errno(libc::EINVAL))
 }
 
 /// ibv_get_device_name(3)

@@ -66,10 +66,15 @@ impl<T> EventQueue<T> {
 
     /// Removes the events that nobody must see any more.
     pub fn remove(&self, unwanted: impl Fn(&T) -> bool) {
+        drop(self.extract(unwanted));
+    }
+
+    /// Takes out the events of one kind, oldest first.
+    pub fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.retain(|event| !unwanted(event));
-        for _ in queue.len()..before {
+        let (taken, kept): (VecDeque<T>, VecDeque<T>) = queue.drain(..).partition(|event| wanted(event));
+        *queue = kept;
+        for _ in 0..taken.len() {
             let mut count = [0u8; 8];
             let vector = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
             // Not to block if another thread has read the count already: that one finds the queue shorter and
@@ -77,6 +82,7 @@ impl<T> EventQueue<T> {
             // SAFETY: one vector of eight bytes.
             unsafe { libc::preadv2(self.descriptor(), &vector, 1, -1, libc::RWF_NOWAIT) };
         }
+        taken.into()
     }
 }
 
