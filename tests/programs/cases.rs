@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use std::process::Command;
 
+use crate::cm;
 use crate::harness::{self, PATIENCE, urxe};
 use crate::mpi;
 
@@ -32,6 +33,8 @@ pub(crate) enum Kind {
 pub(crate) enum Check {
     /// All these are in the output.
     Says(&'static [&'static str]),
+    /// All these are in the output of the server, and all those in the client's.
+    Sides(&'static [&'static str], &'static [&'static str]),
     /// This is there as often.
     Count(&'static str, usize),
     /// qperf: a line `name = figure unit` for each name.
@@ -113,6 +116,17 @@ impl Check {
                 Some(word) => Err(format!("no {word:?} in the output")),
                 None => Ok(()),
             },
+            Self::Sides(server, client) => {
+                let missing = |side, words: &[&'static str]| {
+                    let has = |word: &str| of(text, side).any(|line| line.contains(word));
+                    words
+                        .iter()
+                        .copied()
+                        .find(|word| !has(word))
+                        .map(|word| format!("no {word:?} from the {side}"))
+                };
+                missing("server", server).or_else(|| missing("client", client)).map_or(Ok(()), Err)
+            }
             Self::Count(words, wanted) => match text.matches(words).count() {
                 count if count == *wanted => Ok(()),
                 count => Err(format!("{words:?} is there {count} times, not {wanted}")),
@@ -176,6 +190,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(ucx());
     cases.extend(sideway());
     cases.extend(qperf());
+    cases.extend(cm::cases());
     cases.extend(mpi::cases());
     cases
 }
@@ -420,7 +435,7 @@ fn sideway() -> Vec<Case> {
     cases
 }
 
-/// Each of its RDMA tests but those of XRC, connected by LIDs. The server stays until it is told to quit.
+/// Each of its RDMA tests but those of XRC, connected by LIDs; and some connected by rdma_cm. The server stays until it is told to quit.
 fn qperf() -> Vec<Case> {
     const BOTH: &[&str] = &["send_bw", "recv_bw"];
     let tests: [(&[&str], &[&str]); 4] = [

@@ -1,10 +1,12 @@
 //! Runs `urxe`, with an end to everything it starts.
 
 use std::fs;
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,77 @@ pub(crate) fn run(command: &mut Command, patience: Duration) -> Result<Output, S
     }
     let text = text.join().map_err(|_| "the reader of the output panicked")?;
     Ok(Output { code: status.and_then(|s| s.code()), text })
+}
+
+/// A program that runs beside the test, in a process group of its own; it ends with this value.
+pub(crate) struct Background {
+    child: Child,
+    lines: Receiver<String>,
+    /// What it has said so far.
+    text: String,
+}
+
+impl Background {
+    pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
+        let (reader, writer) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
+        let twin = writer.try_clone().map_err(|e| format!("no pipe: {e}"))?;
+        let child = command.stdout(writer).stderr(twin).process_group(0).spawn();
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = child.map_err(|e| format!("cannot run {command:?}: {e}"))?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut reader = BufReader::new(reader);
+            let mut line = Vec::new();
+            while let Ok(1..) = reader.read_until(b'\n', &mut line) {
+                // Reading goes on when nobody listens, so that a full pipe stops nobody.
+                let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+                line.clear();
+            }
+        });
+        Ok(Self { child, lines, text: String::new() })
+    }
+
+    /// Waits until it says `words`. Programs that buffer what they write into pipes run under `stdbuf -oL`.
+    pub(crate) fn wait_for(&mut self, words: &str) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while !self.text.contains(words) {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.text += &line,
+                Err(_) => {
+                    return Err(format!("no {words:?} from the program in the background:\n{}", self.text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until it ends.
+    pub(crate) fn finish(mut self) -> Result<Output, String> {
+        let end = Instant::now() + PATIENCE;
+        // Its output ends when it and its children do.
+        while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            self.text += &line;
+        }
+        if Instant::now() >= end {
+            return Err(format!("the program in the background does not end:\n{}", self.text));
+        }
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        Ok(Output { code: status.code(), text: std::mem::take(&mut self.text) })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.child.id());
+        // By the shell's kill: the tests have no unsafe code.
+        let kill =
+            |signal: &str| Command::new("sh").args(["-c", "kill -$0 -- $1 2>&-", signal, &group]).status();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill("KILL");
+            let _ = self.child.wait();
+        }
+    }
 }
 
 /// A TCP port that nobody listens on.

@@ -5,6 +5,7 @@
 
 mod cases;
 mod cli;
+mod cm;
 mod harness;
 mod mpi;
 mod pyverbs;
@@ -32,7 +33,9 @@ fn main() -> ExitCode {
         Ok(result.map(|_| ())?)
     });
     let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
-    libtest_mimic::run(&arguments, programs.chain(cli).chain([pyverbs, refused]).collect()).exit_code()
+    let cm = cm::tests().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
+    libtest_mimic::run(&arguments, programs.chain(cli).chain(cm).chain([pyverbs, refused]).collect())
+        .exit_code()
 }
 
 fn run(case: &cases::Case) -> Result<(), Failed> {

@@ -10,12 +10,15 @@ use crate::harness::{profile_folder, repository, sideway};
 /// The name under which the suite of pyverbs is noted.
 pub(crate) const PYVERBS: &str = "pyverbs_suite";
 /// In the order of the page.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 11] = [
     "ibverbs-utils",
     "perftest",
     "ucx-utils",
     cases::SIDEWAY,
     "qperf",
+    "rdmacm-utils",
+    "libfabric-bin",
+    "fio",
     "openmpi-bin",
     "mpich",
     "netpipe-openmpi",

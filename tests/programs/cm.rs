@@ -1,0 +1,240 @@
+//! Programs that connect by rdma_cm.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cases::{Case, Check, Kind};
+use crate::harness::{self, Background, Output, PATIENCE, urxe};
+
+const NONE: &[(&str, &str)] = &[];
+
+fn sides(
+    package: &'static str,
+    program: &'static str,
+    arguments: impl Into<String>,
+    server: &'static str,
+    client: &str,
+    check: Check,
+) -> Case {
+    Case {
+        package,
+        program,
+        arguments: arguments.into(),
+        env: NONE,
+        kind: Kind::Sides(server, client.into()),
+        check,
+    }
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = rdmacm_utils();
+    cases.extend(perftest());
+    cases.extend(libfabric());
+    cases.extend(fio());
+    cases
+}
+
+fn rdmacm_utils() -> Vec<Case> {
+    let of = |program, arguments: &str, server, client: &str, check| {
+        sides("rdmacm-utils", program, arguments, server, client, check)
+    };
+    let mut cases = Vec::new();
+    for size in ["", "-S 16", "-S 4096", "-S 65000"] {
+        let check = Check::Sides(&["server ping data: rdma-ping-9: "], &["ping data: rdma-ping-9: "]);
+        cases.push(of("rping", &format!("-C 10 -v -V {size} -p PORT"), "-s", "-c -a SERVER", check));
+    }
+    let check = Check::Sides(&["server ping data: rdma-ping-99: "], &["ping data: rdma-ping-99: "]);
+    cases.push(of("rping", "-C 100 -v -V -q -p PORT", "-s", "-c -a SERVER", check));
+    const ENDS_WELL: Check = Check::Sides(
+        &["data transfers complete", "return status 0"],
+        &["data transfers complete", "return status 0"],
+    );
+    for arguments in ["", "-c 100 -C 10", "-C 100 -S 65536", "-C 1000 -m", "-P ib"] {
+        cases.push(of("ucmatose", &format!("{arguments} -p PORT"), "", "-s SERVER", ENDS_WELL));
+    }
+    // The port is a constant of the program: these do not run at the same time as each other.
+    for arguments in ["", "-c 100 -C 10", "-C 100 -S 1024"] {
+        cases.push(of("udaddy", arguments, "", "-s SERVER", ENDS_WELL));
+    }
+    cases.push(of(
+        "cmtime",
+        "-c 1000 -p PORT",
+        "",
+        "-s SERVER",
+        Check::Sides(
+            &[],
+            &[
+                "create id",
+                "bind addr",
+                "resolve addr",
+                "resolve route",
+                "create qp",
+                "connect",
+                "disconnect",
+                "destroy",
+            ],
+        ),
+    ));
+    // The sides are programs of their own.
+    for (server, client) in [
+        ("rdma_server -p PORT", "rdma_client -p PORT -s SERVER"),
+        ("rdma_xserver -c r -p PORT", "rdma_xclient -c r -p PORT -s SERVER"),
+    ] {
+        cases.push(of("env", "", server, client, Check::Sides(&[": end 0"], &[": end 0"])));
+    }
+    cases
+}
+
+/// Each of its programs, connected by rdma_cm (-R).
+fn perftest() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (program, options) in [
+        ("ib_send_bw", &["-n 200", "-a -n 10", "-e -n 200", "-q 4 -n 200", "-b -n 200", "-c UD -n 200"][..]),
+        ("ib_send_lat", &["-n 500", "-e -n 500", "-c UD -n 500"]),
+        ("ib_write_bw", &["-n 200", "-a -n 10", "-q 4 -n 200", "-b -n 200"]),
+        ("ib_write_lat", &["-n 500"]),
+        ("ib_read_bw", &["-n 200", "-a -n 10"]),
+        ("ib_read_lat", &["-n 500"]),
+        ("ib_atomic_bw", &["-n 200"]),
+        ("ib_atomic_lat", &["-n 500"]),
+    ] {
+        for option in options {
+            let rows = if option.starts_with("-a") { 23 } else { 1 };
+            cases.push(Case {
+                package: "perftest",
+                program,
+                arguments: format!("-R {option}"),
+                env: NONE,
+                kind: Kind::Pair,
+                check: Check::Rows(rows),
+            });
+        }
+    }
+    cases
+}
+
+fn libfabric() -> Vec<Case> {
+    let mut cases = vec![Case {
+        package: "libfabric-bin",
+        program: "fi_info",
+        arguments: "-p verbs".into(),
+        env: NONE,
+        kind: Kind::Single,
+        check: Check::Says(&["provider: verbs", "FI_EP_MSG", "127.0."]),
+    }];
+    for (provider, kind) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
+        for options in ["-I 100 -S all -c", "-I 1000 -S 64"] {
+            let arguments = format!("-p {provider} -e {kind} {options}");
+            let check = Check::Sides(&["bytes"], &["bytes"]);
+            cases.push(sides("libfabric-bin", "fi_pingpong", arguments, "-B PORT", "-P PORT SERVER", check));
+        }
+    }
+    cases
+}
+
+fn fio() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (verb, verify) in [("write", ""), ("read", ""), ("send", "--verify=crc32c --verify_fatal=1")] {
+        let arguments = "--name=job --ioengine=rdma --port=PORT --bs=64k --size=64m --iodepth=16";
+        let rw = if verb == "read" { "read" } else { "write" };
+        let client = format!("--hostname=SERVER --verb={verb} --rw={rw}");
+        let check = Check::Says(&[" err= 0", "io=64.0MiB"]);
+        let server =
+            if verify.is_empty() { "--rw=read" } else { "--rw=read --verify=crc32c --verify_fatal=1" };
+        cases.push(sides("fio", "fio", arguments, server, &client, check));
+    }
+    cases
+}
+
+type Test = fn() -> Result<(), String>;
+
+/// What is not one command line.
+pub(crate) fn tests() -> Vec<(&'static str, Test)> {
+    vec![
+        ("two_runs_reach_each_other_by_the_hosts_address", two_runs),
+        ("two_runs_reach_each_other_by_ipv6", two_runs_ipv6),
+        ("mckey_members_get_what_the_sender_sends", mckey),
+    ]
+}
+
+/// A fabric of the test's own.
+fn fabric() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// `urxe run` in this fabric. What the program writes comes in lines, as it would on a terminal.
+fn run_in(fabric: &str, flags: &[&str], line: &str) -> Command {
+    let mut command = urxe(["run", "--fabric", fabric]);
+    command.args(flags).args(["--", "stdbuf", "-oL"]).args(line.split_whitespace());
+    command
+}
+
+/// The one ends well and says all this.
+fn ends_well(command: &Command, output: &Output, words: &[&str]) -> Result<(), String> {
+    let missing = words.iter().find(|word| !output.text.contains(**word));
+    match missing {
+        None if output.code == Some(0) => Ok(()),
+        _ => Err(format!("{command:?}: exit code {:?}, missing: {missing:?}\n{}", output.code, output.text)),
+    }
+}
+
+/// As on one machine with an adapter: the client names an address of the host, whichever.
+fn two_runs() -> Result<(), String> {
+    for address in ["127.0.0.1", "localhost"] {
+        let (fabric, port) = (fabric(), harness::free_port());
+        let mut server = Background::start(&mut run_in(&fabric, &[], &format!("ib_write_bw -p {port}")))?;
+        server.wait_for("Waiting for client")?;
+        let mut client = run_in(&fabric, &[], &format!("ib_write_bw -p {port} -n 500 {address}"));
+        let output = harness::run(&mut client, PATIENCE)?;
+        ends_well(&client, &output, &["65536      500"])?;
+        let output = server.finish()?;
+        ends_well(&client, &output, &["65536"])?;
+
+        let mut server =
+            Background::start(&mut run_in(&fabric, &[], &format!("rping -s -d -v -C 20 -p {port}")))?;
+        server.wait_for("rdma_listen")?;
+        let mut client = run_in(&fabric, &[], &format!("rping -c -a {address} -v -V -C 20 -p {port}"));
+        let output = harness::run(&mut client, PATIENCE)?;
+        ends_well(&client, &output, &["ping data: rdma-ping-19: "])?;
+        ends_well(&client, &server.finish()?, &["server ping data: rdma-ping-19: "])?;
+    }
+    Ok(())
+}
+
+fn two_runs_ipv6() -> Result<(), String> {
+    let (fabric, port, flags) = (fabric(), harness::free_port(), ["--addr", "::1"]);
+    let mut server =
+        Background::start(&mut run_in(&fabric, &flags, &format!("rping -s -d -v -C 20 -a ::0 -p {port}")))?;
+    server.wait_for("rdma_listen")?;
+    let mut client = run_in(&fabric, &flags, &format!("rping -c -a ::1 -v -V -C 20 -p {port}"));
+    let output = harness::run(&mut client, PATIENCE)?;
+    ends_well(&client, &output, &["ping data: rdma-ping-19: "])?;
+    ends_well(&client, &server.finish()?, &["server ping data: rdma-ping-19: "])
+}
+
+/// Three members on two machines; one of them sends nothing but hears what a fourth does. Also without loopback.
+fn mckey() -> Result<(), String> {
+    for loopback in ["", "-l"] {
+        let fabric = fabric();
+        let line = format!("mckey -m 239.77.1.2 -C 25 -S 512 {loopback}");
+        let mut members = Vec::new();
+        for node in ["0", "1", "1"] {
+            let mut member =
+                Background::start(&mut run_in(&fabric, &["--nodes", "2", "--node", node], &line))?;
+            member.wait_for("receiving data transfers")?;
+            members.push(member);
+        }
+        let mut sender = run_in(&fabric, &["--nodes", "2", "--node", "0"], &format!("{line} -s"));
+        let output = harness::run(&mut sender, PATIENCE)?;
+        ends_well(
+            &sender,
+            &output,
+            &["initiating data transfers", "data transfers complete", "return status 0"],
+        )?;
+        for member in members {
+            ends_well(&sender, &member.finish()?, &["data transfers complete", "return status 0"])?;
+        }
+    }
+    Ok(())
+}
