@@ -13,7 +13,7 @@ use urxe::cm::{Ece, PortSpace, Transport};
 use urxe::ids::Gid;
 
 /// The management datagrams of a capture: those to QP 1. Ethernet, IPv4, UDP, BTH, DETH, datagram, ICRC.
-fn captured(name: &str) -> Vec<Vec<u8>> {
+pub(crate) fn captured(name: &str) -> Vec<Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pcaps").join(name);
     let bytes = std::fs::read(path).unwrap();
     let mut rest = &bytes[24..];

@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Run(Run),
     Pair(Pair),
     Devices { flags: Flags, json: bool },
+    Daemon { flags: Flags, options: urxe_daemon::Options },
+    Stat(Stat),
     Print(String),
 }
 
@@ -24,6 +26,13 @@ pub(crate) struct Run {
     /// End when the parent does.
     pub(crate) with_parent: bool,
     pub(crate) command: Vec<OsString>,
+}
+
+pub(crate) struct Stat {
+    pub(crate) flags: Flags,
+    /// Show it again and again.
+    pub(crate) watch: Option<Duration>,
+    pub(crate) json: bool,
 }
 
 pub(crate) struct Pair {
@@ -82,7 +91,7 @@ fn cli() -> clap::Command {
     clap::Command::new("urxe")
         .about("Runs InfiniBand verbs programs, unmodified, on a software RDMA device")
         .version(env!("CARGO_PKG_VERSION"))
-        .override_usage("urxe run|pair|devices [FLAG...]; urxe help COMMAND explains")
+        .override_usage("urxe run|pair|devices|stat|daemon [FLAG...]; urxe help COMMAND explains")
         .subcommand_required(true)
         .subcommand(
             clap::Command::new("run")
@@ -118,6 +127,36 @@ fn cli() -> clap::Command {
                 .args(config_flags())
                 .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("As JSON")),
         )
+        .subcommand(
+            clap::Command::new("stat")
+                .about("Shows the devices of a fabric, the processes on them, their queue pairs and counters")
+                .override_usage("urxe stat [FLAG...]")
+                .args(config_flags())
+                .arg(
+                    Arg::new("watch")
+                        .long("watch")
+                        .value_name("SECONDS")
+                        .num_args(0..=1)
+                        .default_missing_value("2")
+                        .value_parser(value_parser!(u32).range(1..))
+                        .help("Show it again and again, with this pause"),
+                )
+                .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("As JSON, a line each time")),
+        )
+        .subcommand(
+            clap::Command::new("daemon")
+                .about("Runs the daemon of a fabric, which programs otherwise start when they need it")
+                .override_usage("urxe daemon [FLAG...]")
+                .args(config_flags())
+                .arg(seconds("linger", "How long it stays after its last client").default_value("3"))
+                .arg(
+                    Arg::new("stay")
+                        .long("stay")
+                        .action(ArgAction::SetTrue)
+                        .help("Stay until a signal comes: for a service unit"),
+                )
+                .arg(Arg::new("detached").long("detached").action(ArgAction::SetTrue).hide(true)),
+        )
 }
 
 /// Reads the command line. `--help` and `--version` become [`Command::Print`].
@@ -149,7 +188,20 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             })
         }
         Some(("devices", m)) => Command::Devices { flags: flags(m), json: m.get_flag("json") },
-        _ => return Err("which command? run, pair or devices".to_owned().into()),
+        Some(("stat", m)) => Command::Stat(Stat {
+            flags: flags(m),
+            watch: m.get_one::<u32>("watch").map(|s| Duration::from_secs((*s).into())),
+            json: m.get_flag("json"),
+        }),
+        Some(("daemon", m)) => {
+            let linger = m.get_one::<u32>("linger").map(|s| Duration::from_secs((*s).into()));
+            let options = urxe_daemon::Options {
+                linger: linger.filter(|_| !m.get_flag("stay")),
+                detached: m.get_flag("detached"),
+            };
+            Command::Daemon { flags: flags(m), options }
+        }
+        _ => return Err("which command? run, pair, devices, stat or daemon".to_owned().into()),
     })
 }
 

@@ -1,11 +1,13 @@
-//! `urxe devices`: the device that a program would find, and why it is so.
+//! `urxe devices`: the devices that a program would find, and why they are so.
 
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use urxe::config::Config;
-use urxe::device::Device;
+use urxe::config::{Config, Daemon};
+use urxe::device::{self, Device};
 use urxe::verbs::limits;
+use urxe_control::launch::Launch;
+use urxe_control::protocol::{DeviceSpec, Reply, Request};
 
 use crate::args::Flags;
 use crate::{Failure, print};
@@ -13,22 +15,50 @@ use crate::{Failure, print};
 pub(crate) fn devices(flags: &Flags, as_json: bool) -> Result<u8, Failure> {
     let config = Config::resolve(std::env::vars_os(), flags)?;
     // The configuration is shown even if no device can be had with it: it says why.
-    let device = Device::open(&config).map(|device| facts(&device));
-    let facts = device.as_deref().unwrap_or_default();
+    let devices = open(&config);
+    let facts = devices.as_deref().unwrap_or_default();
     print(&if as_json { json_text(&config, facts) } else { table(&config, facts) });
-    match device {
+    match devices {
         Ok(_) => Ok(0),
         Err(error) => Err(format!("no device: {error}").into()),
     }
 }
 
+/// The facts of each device of the configured machine.
+fn open(config: &Config) -> Result<Vec<Facts>, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    if config.daemon == Daemon::Off {
+        let device = Device::open(config).map_err(|e| text(&e))?;
+        return Ok(vec![facts(&device, config.device_name(0))]);
+    }
+    let connection = Launch::new(config.fabric.as_str()).and_then(|l| l.connect()).map_err(|e| text(&e))?;
+    (0..config.devices.value())
+        .map(|rail| {
+            let spec = DeviceSpec::of(config, rail).map_err(|e| text(&e))?;
+            let answer = connection.ask(&Request::Lease(spec), &[], |_| ()).map_err(|e| text(&e))?;
+            let (Reply::Lease { slot, .. }, beside) = answer else {
+                return Err("the daemon sent another answer than a lease".into());
+            };
+            let Ok([socket, anchor]) = <[_; 2]>::try_from(beside) else {
+                return Err("the daemon sent a lease without its sockets".into());
+            };
+            let lease = device::Lease { slot, socket, anchor };
+            let device = Device::open_member(config, lease).map_err(|e| text(&e))?;
+            Ok(facts(&device, config.device_name(rail)))
+        })
+        .collect()
+}
+
+/// Names and values.
+type Facts = Vec<(String, String)>;
+
 /// Names and values, in the words of ibv_devinfo.
-fn facts(device: &Device) -> Vec<(String, String)> {
+fn facts(device: &Device, name: String) -> Facts {
     let port = device.port();
     let config = device.config();
     let [a, b, c, d, e, f, g, h] = device.guid().to_be_bytes();
     let mut facts = vec![
-        ("hca_id".to_owned(), config.device.to_string()),
+        ("hca_id".to_owned(), name),
         ("node_guid".to_owned(), format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}")),
         ("address".to_owned(), port.ip.to_string()),
         ("interface".to_owned(), port.interface.clone()),
@@ -54,13 +84,13 @@ fn facts(device: &Device) -> Vec<(String, String)> {
     facts
 }
 
-fn table(config: &Config, facts: &[(String, String)]) -> String {
+fn table(config: &Config, devices: &[Facts]) -> String {
     let mut text = String::new();
-    if !facts.is_empty() {
+    for facts in devices {
         text += "device\n";
-    }
-    for (name, value) in facts {
-        let _ = writeln!(text, "  {name:<14} {value}");
+        for (name, value) in facts {
+            let _ = writeln!(text, "  {name:<14} {value}");
+        }
     }
     let rows: Vec<_> =
         config.entries().map(|(key, value, source)| (key.name, value, source.to_string())).collect();
@@ -72,12 +102,14 @@ fn table(config: &Config, facts: &[(String, String)]) -> String {
     text
 }
 
-fn json_text(config: &Config, facts: &[(String, String)]) -> String {
-    let device: Map<String, Value> =
-        facts.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+fn json_text(config: &Config, devices: &[Facts]) -> String {
+    let device = |facts: &Facts| {
+        facts.iter().map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect::<Map<_, _>>()
+    };
+    let devices: Vec<_> = devices.iter().map(device).collect();
     let entry = |(key, value, source): (&urxe::config::Key, String, &urxe::config::Source)| {
         (key.name.to_owned(), json!({ "value": value, "source": source.to_string() }))
     };
     let entries: Map<String, Value> = config.entries().map(entry).collect();
-    format!("{:#}\n", json!({ "device": device, "configuration": entries }))
+    format!("{:#}\n", json!({ "devices": devices, "configuration": entries }))
 }

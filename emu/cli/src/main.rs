@@ -1,11 +1,13 @@
-//! The `urxe` command: `run`, `pair`, `devices`.
+//! The `urxe` command: `run`, `pair`, `devices`, `stat`, `daemon`.
 
 mod args;
 mod devices;
 mod dropin;
+mod fabric;
 mod pair;
 mod run;
 mod sockets;
+mod stat;
 
 use std::process::ExitCode;
 
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         args::Command::Run(options) => Err(run::run(&options)),
         args::Command::Pair(options) => pair::pair(&options),
         args::Command::Devices { flags, json } => devices::devices(&flags, json),
+        args::Command::Stat(options) => stat::stat(&options),
+        args::Command::Daemon { flags, options } => daemon(&flags, &options),
         args::Command::Print(text) => {
             print(&text);
             Ok(0)
@@ -47,6 +51,11 @@ fn main() -> ExitCode {
             failure.code.into()
         }
     }
+}
+
+fn daemon(flags: &args::Flags, options: &urxe_daemon::Options) -> Result<u8, Failure> {
+    let config = urxe::config::Config::resolve(std::env::vars_os(), flags)?;
+    urxe_daemon::run(&config, options).map(|()| 0).map_err(|e| e.to_string().into())
 }
 
 /// Writes to standard output; a closed pipe is no error.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use urxe::config::Config;
+use urxe::config::{Config, Daemon, Source};
 
 use crate::args::{Flags, Pair};
 use crate::{Failure, OWN_ERROR, complain, sockets};
@@ -72,22 +72,44 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// The configuration of each side. Two devices cannot have one address.
+/// The configuration of each side: two machines of a fabric, or two addresses that are given.
 fn side_flags(options: &Pair) -> Result<(Flags, Flags), Failure> {
     let config = Config::resolve(std::env::vars_os(), &options.flags)?;
-    let client = match (&options.client_addr, config.addr) {
-        (Some(address), _) => address.clone(),
-        (None, Some(address)) if !address.is_loopback() => {
+    let (mut server, mut client) = (options.flags.clone(), options.flags.clone());
+    if config.daemon == Daemon::Auto && config.source("fabric") == Some(&Source::Default) {
+        let fabric = format!("pair-{}", std::process::id());
+        for side in [&mut server, &mut client] {
+            set(side, "fabric", &fabric);
+        }
+    }
+    let given = config.addr.map(|a| a.to_string()).or(config.netdev.as_ref().map(|n| n.as_str().to_owned()));
+    match (&options.client_addr, given) {
+        (Some(address), _) => {
+            set(&mut client, "netdev", "none");
+            set(&mut client, "addr", address);
+        }
+        (None, Some(_)) if config.addr.is_some_and(|a| a.is_loopback()) => set(&mut client, "addr", "auto"),
+        (None, Some(given)) => {
             return Err(
-                format!("both sides would have the address {address}; add --client-addr ADDRESS").into()
+                format!("both sides would have the address {given}; add --client-addr ADDRESS").into()
             );
         }
-        _ => "auto".into(),
-    };
-    let mut flags = options.flags.clone();
-    flags.retain(|(name, _)| name != "addr");
-    flags.push(("addr".into(), client));
-    Ok((options.flags.clone(), flags))
+        (None, None) if config.daemon == Daemon::Auto => {
+            let nodes = config.nodes.value().max(2);
+            let node = config.node_number();
+            for (side, node) in [(&mut server, node), (&mut client, (node + 1) % nodes)] {
+                set(side, "nodes", &nodes.to_string());
+                set(side, "node", &node.to_string());
+            }
+        }
+        (None, None) => {}
+    }
+    Ok((server, client))
+}
+
+fn set(flags: &mut Flags, flag: &str, value: &str) {
+    flags.retain(|(name, _)| name != flag);
+    flags.push((flag.to_owned(), value.to_owned()));
 }
 
 /// Where the client finds the server by TCP: where it listens, or any address of its host, preferably the device's.

@@ -7,10 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use urxe::config::{Config, KEYS, Source};
+use urxe::config::{Config, Daemon, KEYS, Source};
 
 use crate::args::Run;
-use crate::{Failure, dropin};
+use crate::{Failure, dropin, fabric};
 
 /// The RoCEv2 port.
 pub(crate) const ROCE_PORT: u16 = 4791;
@@ -37,8 +37,11 @@ fn prepare(options: &Run) -> Result<Command, Failure> {
         return Err("run what? urxe run [FLAG...] -- COMMAND [ARGUMENT...]".to_owned().into());
     };
     let config = Config::resolve(std::env::vars_os(), &options.flags)?;
-    if let Some(address) = config.addr {
-        check_address(address)?;
+    // Says early what the device could only say through the program.
+    match (config.daemon, config.addr) {
+        (Daemon::Auto, _) => _ = fabric::addresses(&config).map_err(|e| e.to_string())?,
+        (Daemon::Off, Some(address)) => check_address(address)?,
+        (Daemon::Off, None) => {}
     }
     if options.with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
@@ -70,7 +73,7 @@ fn prepend(mut first: OsString, variable: &str) -> OsString {
     first
 }
 
-/// Says early what the device could only say through the program: that the address is not there, or taken.
+/// Without a daemon: whether the address is there and free.
 fn check_address(address: IpAddr) -> Result<(), String> {
     match UdpSocket::bind((address, ROCE_PORT)) {
         Err(e) if e.kind() == ErrorKind::AddrInUse => Err(format!(
