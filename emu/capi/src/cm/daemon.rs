@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use device::cm::{Answer, Command, Endpoint, Refused};
+use device::config::Daemon;
 use device::device::Device;
 use parking_lot::Mutex;
 use urxe_control::client::CmError;
@@ -98,6 +99,13 @@ pub fn addresses() -> Outcome<Vec<IpAddr>> {
 /// There are devices and a daemon, or `errno` says why not.
 pub fn ready() -> Outcome<()> {
     rails()?;
+    if session::config()?.daemon == Daemon::Off {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            tracing::warn!("the connection manager (rdma_*) is the daemon's, and the configuration says daemon = off");
+        });
+        return Err(Errno(libc::ENODEV));
+    }
     session::client().map(|_| ())
 }
 

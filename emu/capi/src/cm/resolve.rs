@@ -99,12 +99,17 @@ pub fn resolve_address(
             {
                 own.set_scope_id(to.scope_id());
             }
+            let mut peer = destination;
+            if peer.ip().is_unspecified() {
+                // This very host; a request has to name it.
+                peer.set_ip(way.peer_device);
+            }
             let mut state = id.state.lock();
             state.phase = Phase::AddressResolved;
             state.rail = Some(way.rail);
             state.addresses = Some(Addresses {
                 local: own,
-                peer: destination,
+                peer,
                 local_device: all[way.rail],
                 peer_device: way.peer_device,
             });

@@ -39,30 +39,36 @@ pub fn have_program(name: &str) -> bool {
 /// tests of its own package, since they cannot link it, so this does; it is quick if nothing changed.
 pub fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY
-        .get_or_init(|| {
-            let test = std::env::current_exe().expect("a test knows its path");
-            let folder = test.ancestors().nth(2).expect("tests are built in <target>/<profile>/deps");
-            let profile = match folder.file_name().and_then(|name| name.to_str()) {
-                Some("debug") => "dev",
-                Some(other) => other,
-                None => panic!("{} is not a profile's folder", folder.display()),
-            };
-            // Without cargo around it the test takes what is there.
-            if let Some(cargo) = std::env::var_os("CARGO") {
-                output(
-                    Command::new(cargo)
-                        .args(["build", "--quiet", "--package", "urxe-capi", "--profile", profile])
-                        .arg("--target-dir")
-                        .arg(folder.parent().expect("the target folder"))
-                        .current_dir(env!("CARGO_MANIFEST_DIR")),
-                );
-            }
-            let library = folder.join("liburxe.so");
-            assert!(library.is_file(), "{} is not built", library.display());
-            library
-        })
-        .clone()
+    LIBRARY.get_or_init(|| built("urxe-capi", "liburxe.so")).clone()
+}
+
+/// The `urxe` command, beside the library: programs start the daemon with it.
+pub fn command_line() -> PathBuf {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    COMMAND.get_or_init(|| built("urxe-cli", "urxe")).clone()
+}
+
+fn built(package: &str, file: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let folder = test.ancestors().nth(2).expect("tests are built in <target>/<profile>/deps");
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") => "dev",
+        Some(other) => other,
+        None => panic!("{} is not a profile's folder", folder.display()),
+    };
+    // Without cargo around it the test takes what is there.
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        output(
+            Command::new(cargo)
+                .args(["build", "--quiet", "--package", package, "--profile", profile])
+                .arg("--target-dir")
+                .arg(folder.parent().expect("the target folder"))
+                .current_dir(env!("CARGO_MANIFEST_DIR")),
+        );
+    }
+    let path = folder.join(file);
+    assert!(path.is_file(), "{} is not built", path.display());
+    path
 }
 
 /// A folder with the library under the names that programs look for.
@@ -96,8 +102,13 @@ pub fn over_drop_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// Compiles a C program of this folder.
 pub fn compile(name: &str, flags: &[&str], libraries: &[&str]) -> PathBuf {
+    compile_as(name, &format!("{name}{}", flags.concat()), flags, libraries)
+}
+
+/// Compiles a C program of this folder to a file of another name: tests that run at once need one each.
+pub fn compile_as(name: &str, to: &str, flags: &[&str], libraries: &[&str]) -> PathBuf {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(to);
     output(Command::new("cc").args(["-Wall", "-o"]).arg(&program).args(flags).arg(source).args(libraries));
     program
 }
