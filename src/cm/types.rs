@@ -107,6 +107,7 @@ pub struct Addresses {
 
 /// What an owner asks for. Each is answered at once; what takes time ends in an [`Event`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the fields are what their types say")]
 pub enum Command {
     /// Makes an endpoint and reserves its port. Answered with [`Answer::Bound`].
     Bind {
@@ -122,7 +123,8 @@ pub enum Command {
         /// RDMA_OPTION_ID_AFONLY: `::` does not take the port of 0.0.0.0 too.
         v6_only: bool,
     },
-    /// Takes requests from now on. `backlog` is how many may wait to be accepted or rejected; 0 is a default.
+    /// Takes requests from now on. `backlog` is how many may wait to be accepted or rejected: 0 is a default, and there
+    /// is a least, as programs may take some before they answer the first. Whoever finds no room asks again later.
     Listen { endpoint: Endpoint, backlog: u32 },
     /// Sends a REQ. Ends in [`EventKind::Response`], `Rejected` or `Unreachable`.
     Connect {
@@ -138,19 +140,23 @@ pub enum Command {
     Accept { endpoint: Endpoint, parameters: Parameters },
     /// Answers [`EventKind::ServiceRequest`] with a SIDR_REP.
     AcceptService { endpoint: Endpoint, qpn: u32, qkey: u32, ece: Ece, private_data: Vec<u8> },
-    /// Answers a request with a REJ or with a SIDR_REP that refuses, or a response with a REJ.
+    /// Answers a request with a REJ or with a SIDR_REP that refuses, or a response with a REJ. `reason` is for a REJ; a
+    /// SIDR_REP has status 2. Neither carries options.
     Reject { endpoint: Endpoint, reason: u16, ece: Ece, private_data: Vec<u8> },
     /// On the active side: sends the RTU that [`EventKind::Response`] waits for. On the passive side: data has arrived
     /// on the QP, which says the same as the RTU (IBA 12.9.6); ends in `Established`, unless the RTU came first.
     Establish { endpoint: Endpoint },
-    /// Sends a DREQ, or the DREP if the peer has sent its DREQ. Ends in `Disconnected` and `TimewaitExit`.
+    /// Sends a DREQ, or the DREP if the peer has sent its DREQ. Ends in `Disconnected` (unless that was told before) and
+    /// `TimewaitExit`. Where there is nothing to disconnect any more it does nothing.
     Disconnect { endpoint: Endpoint },
-    /// Forgets the endpoint: what is connected is disconnected, what waits is rejected, and no event follows.
+    /// Forgets the endpoint: what is connected is disconnected, what waits is rejected, and no event follows. Requests
+    /// that came to a listener are endpoints of their own, and stay.
     Destroy { endpoint: Endpoint },
 }
 
 /// The answer to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the fields are what their types say")]
 pub enum Answer {
     /// It is done or under way.
     Done,
@@ -198,6 +204,7 @@ pub struct Event {
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the fields are what their types say")]
 pub enum EventKind {
     /// A REQ.
     Request {
@@ -219,7 +226,8 @@ pub enum EventKind {
     Rejected { reason: u16, ece: Ece, private_data: Vec<u8> },
     /// Nobody answered.
     Unreachable,
-    /// A DREQ, or the DREP to ours, or nobody answered ours.
+    /// A DREQ, or the DREP to ours, or nobody answered ours; or a REJ when it was established. Without `Established`
+    /// before it if the RTU was lost.
     Disconnected { private_data: Vec<u8> },
     /// The QP may be used again: packets of the connection are gone (IBA 12.9.8.4).
     TimewaitExit,

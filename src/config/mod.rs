@@ -15,9 +15,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::ids::{Lid, Mtu};
+use crate::mem::odp::queue::Latency;
 pub use value::{
-    Bytes, Cpu, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number, Receive,
-    Tasks,
+    Bytes, Cpu, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number, OdpFault,
+    Receive, Tasks,
 };
 use value::{GIB, KIB, Value};
 
@@ -133,6 +134,14 @@ keys! {
     /// What keeps a wild pointer from killing the program: `signal` handles SIGSEGV and SIGBUS during copies,
     /// `kernel` lets the kernel copy (slower, no signal handler).
     guard: Guard = Guard::Signal;
+    /// What waits when a page of a region that is paged on demand is not present: `park` lets the queue pair wait while
+    /// others go on, `rnr` lets the responder refuse the request (RNR NAK) so that the peer tries again, as adapters do,
+    /// `sleep` lets the worker wait, which needs tasks that run in workers.
+    odp_fault: OdpFault = OdpFault::Park;
+    /// Time that is added to each page fault, as if a slow device or disk had to be asked.
+    odp_latency: Latency = Latency::None;
+    /// Threads that resolve page faults. Each has one fault at a time.
+    odp_workers: Number<1, 64> = Number::new_const(2);
     /// Least severe messages that are written. `urxe run` makes it `warn` unless it is set.
     log: LogLevel = LogLevel::Off;
     /// File to which messages are appended; `none` is standard error.
@@ -309,6 +318,12 @@ impl Config {
                 "daemon",
                 "devices",
                 "without a daemon there is one device",
+            ),
+            (
+                self.odp_fault == OdpFault::Sleep && self.tasks == Tasks::Inline,
+                "odp_fault",
+                "tasks",
+                "who sleeps must be a worker: accepted are park and rnr",
             ),
         ];
         let fact = |name| {

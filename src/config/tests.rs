@@ -116,10 +116,33 @@ fn values_out_of_range_are_refused() {
         ("lids", "1"),
         ("log-file", ""),
         ("gso", "AUTO"),
+        ("odp-fault", "wait"),
+        ("odp-latency", "-1"),
+        ("odp-latency", "20us-10us"),
+        ("odp-latency", "exp:"),
+        ("odp-latency", "10000001"),
+        ("odp-workers", "0"),
+        ("odp-workers", "65"),
     ] {
         let e = message(resolve(&[], &[(key, value)]));
         assert!(e.contains("bad value"), "{key}={value}: {e}");
     }
+}
+
+#[test]
+fn latencies_of_page_faults_have_three_forms() {
+    let parse = |text| resolve(&[], &[("odp-latency", text)]).unwrap().odp_latency;
+    assert_eq!(parse("none"), Latency::None);
+    assert_eq!(parse("0"), Latency::None);
+    assert_eq!(parse("50"), Latency::Fixed(50_000));
+    assert_eq!(parse("10us-200us"), Latency::Uniform(10_000, 200_000));
+    assert_eq!(parse("exp:50us"), Latency::Exponential(50_000));
+}
+
+#[test]
+fn a_thread_that_receives_must_not_sleep_in_a_page_fault() {
+    let e = message(resolve(&[("URXE_ODP_FAULT", "sleep")], &[]));
+    assert!(e.contains("odp_fault") && e.contains("sleep") && e.contains("accepted are park and rnr"), "{e}");
 }
 
 #[test]
@@ -140,6 +163,9 @@ fn what_is_shown_parses_to_the_same() {
         ("spin", "0"),
         ("rx_cpu", "3"),
         ("guard", "kernel"),
+        ("odp_fault", "rnr"),
+        ("odp_latency", "10us-200us"),
+        ("odp_workers", "7"),
         ("log", "trace"),
         ("log_file", "/tmp/x"),
     ] {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::ids::{Lid, Mtu};
+use crate::mem::odp::queue::Latency;
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const GIB: u64 = 1 << 30;
@@ -79,6 +80,17 @@ choice!(
     Tasks {
         /// In the thread that posts, polls or receives.
         Inline = "inline",
+    }
+);
+choice!(
+    /// What waits when a page is not present.
+    OdpFault {
+        /// The queue pair.
+        Park = "park",
+        /// The peer.
+        Rnr = "rnr",
+        /// The worker.
+        Sleep = "sleep",
     }
 );
 choice!(
@@ -210,6 +222,41 @@ impl<const MAX: u64> Value for Micros<MAX> {
     }
     fn show(&self) -> String {
         format!("{}us", self.0)
+    }
+}
+
+/// Longest latency, in microseconds.
+const LONGEST: u64 = 10_000_000;
+
+impl Value for Latency {
+    fn accepted() -> String {
+        format!(
+            "none, microseconds from 0 to {LONGEST} such as 50us, a range such as 10us-200us (all equally likely),              or exp:50us (exponentially distributed with that mean)"
+        )
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let ns = |text: &str| Micros::<LONGEST>::parse(text).map(|m| m.duration().as_nanos() as u64);
+        if text == "none" {
+            return Some(Self::None);
+        }
+        if let Some(mean) = text.strip_prefix("exp:") {
+            return ns(mean).map(Self::Exponential);
+        }
+        match text.split_once('-') {
+            Some((low, high)) => {
+                let (low, high) = (ns(low)?, ns(high)?);
+                (low <= high).then_some(Self::Uniform(low, high))
+            }
+            None => ns(text).map(|ns| if ns == 0 { Self::None } else { Self::Fixed(ns) }),
+        }
+    }
+    fn show(&self) -> String {
+        match self {
+            Self::None => "none".into(),
+            Self::Fixed(ns) => format!("{}us", ns / 1000),
+            Self::Uniform(low, high) => format!("{}us-{}us", low / 1000, high / 1000),
+            Self::Exponential(ns) => format!("exp:{}us", ns / 1000),
+        }
     }
 }
 

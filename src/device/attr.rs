@@ -181,6 +181,7 @@ impl QueuePair {
                 .union(Access::REMOTE_READ)
                 .union(Access::REMOTE_ATOMIC)
                 .union(Access::MW_BIND)
+                .union(Access::ON_DEMAND)
                 .union(Access::FLUSH_GLOBAL)
                 .union(Access::FLUSH_PERSISTENT)
                 .union(Access::OPTIONAL);

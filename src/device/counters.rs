@@ -69,4 +69,8 @@ counters! {
     send_errors,
     /// Work requests that ended in error, flushes not counted.
     failed_requests,
+    /// Times that a queue pair began to wait for a page.
+    odp_waits,
+    /// Times that such a wait has ended: the difference waits now.
+    odp_waits_ended,
 }

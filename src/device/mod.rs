@@ -28,17 +28,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
-use crate::config::{Config, Gso, Guard, Receive as ReceiveBy};
+use crate::config::{Config, Gso, Guard, OdpFault, Receive as ReceiveBy};
 use crate::cq::{Cq, CqNotify};
 use crate::ids::{Gid, Lid, Mtu};
 use crate::io::{self, Link, SendOutcome, udp};
 use crate::log::Throttle;
-use crate::mem::{self, PdId, Table};
+use crate::mem::odp::Advice;
+use crate::mem::odp::queue::{Faults, Job};
+use crate::mem::{self, AdviseError, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
-use crate::task::{Attention, Progress, Scheduler};
+use crate::task::{Attention, FaultWorkers, Progress, Scheduler};
 use crate::time::Instant;
 use crate::verbs::{AddressVector, AsyncEvent, limits};
 use crate::wire::{Path, TxBatch};
@@ -166,6 +168,13 @@ pub(crate) struct Core {
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) attention: Attention,
+    /// Page faults that wait, and the threads that resolve them.
+    pub(crate) faults: Faults,
+    pub(crate) fault_workers: FaultWorkers,
+    /// Held for reading by a thread that goes on after a page fault.
+    pub(crate) page_work: RwLock<()>,
+    /// Without threads: the device's owner calls [`Device::run`].
+    manual: bool,
     pub(crate) stop: AtomicBool,
     /// Limit of the windows of peers, in bytes.
     window_max: u32,
@@ -269,6 +278,14 @@ impl Device {
             window_max: window as u32,
             scheduler: crate::task::scheduler(config.tasks),
             attention,
+            faults: Faults::new(
+                config.odp_workers.value() as usize,
+                config.odp_latency,
+                if manual { u64::from(lid.0) } else { u64::from(random_u32()) },
+            ),
+            fault_workers: FaultWorkers::new(),
+            page_work: RwLock::new(()),
+            manual,
             stop: AtomicBool::new(false),
             batches: ArrayQueue::new(16),
             windows: Mutex::new(HashMap::new()),
@@ -282,6 +299,9 @@ impl Device {
         });
         let progress = Progress::start(&core)
             .map_err(|e| OpenError::System("the receive thread could not be started", e))?;
+        if !manual {
+            core.fault_workers.enable(&core);
+        }
         Ok(Self { core, progress })
     }
 
@@ -304,7 +324,8 @@ impl Device {
     /// What it has counted, with rxe's names where rxe counts the same.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let c = &self.core.counters;
-        c.all().chain(self.core.link.counters().all()).collect()
+        let demand = self.core.mem.demand_stats();
+        c.all().chain(demand.all()).chain(self.core.link.counters().all()).collect()
     }
     /// The top 8 bits of its QPNs.
     pub fn slot(&self) -> u8 {
@@ -353,8 +374,34 @@ impl Device {
     /// Forgets a memory region. Afterwards no packet touches it any more.
     pub fn deregister(&self, lkey: crate::ids::LKey) -> Result<(), mem::DeregisterError> {
         self.core.mem.deregister(lkey)?;
-        // Whoever translated the key before has finished its copy when the receiver is free.
+        // Whoever translated the key before has finished its copy when the receiver is free, and nobody is at work after a
+        // page fault.
         drop(self.core.receiver.lock());
+        drop(self.core.page_work.write());
+        Ok(())
+    }
+
+    /// Advice about `[addr, addr + len)` of a region that is paged on demand. With `wait`, what can be made present is
+    /// when this returns, and what cannot is an error.
+    pub fn advise(
+        &self,
+        pd: PdId,
+        lkey: crate::ids::LKey,
+        (addr, len): (u64, u64),
+        advice: Advice,
+        wait: bool,
+    ) -> Result<(), AdviseError> {
+        let (start, end) = self.core.mem.advise(pd, lkey, addr, len, advice)?;
+        let key = lkey.0;
+        if !wait {
+            self.core.submit(Job::Prefetch { key, start, end, advice });
+            return Ok(());
+        }
+        mem::guard::ready_thread();
+        let mut at = Some(start);
+        while let Some(start) = at {
+            at = self.core.mem.prefetch(key, start, end, advice)?;
+        }
         Ok(())
     }
 
@@ -385,7 +432,7 @@ impl Device {
 
     /// When something is due even if nothing arrives.
     pub fn deadline(&self) -> Instant {
-        self.core.timers.next()
+        self.core.timers.next().min(self.core.faults.deadline())
     }
 }
 
@@ -393,6 +440,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.core.stop.store(true, Ordering::Relaxed);
         self.progress.stop(&self.core);
+        self.core.fault_workers.stop(&self.core);
         self.core.qps.clear();
         self.core.groups.clear();
     }
@@ -401,6 +449,26 @@ impl Drop for Device {
 impl Core {
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether peers are told when they meet an absent page.
+    pub(super) fn refuses_faults(&self) -> bool {
+        self.config.odp_fault == OdpFault::Rnr
+    }
+
+    /// Takes a job for the threads that resolve page faults.
+    pub(crate) fn submit(&self, job: Job) {
+        if self.manual {
+            self.faults.schedule(self.clock.now(), job);
+        } else if self.fault_workers.ensure() {
+            self.faults.push(job);
+        } else {
+            // No thread can be had, or the device ends.
+            let mut rest = Some(job);
+            while let Some(job) = rest {
+                rest = crate::task::faults::work(self, job);
+            }
+        }
     }
 
     /// Sends a batch. If the system stopped to segment, paths are told.

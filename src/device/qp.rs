@@ -9,10 +9,11 @@ use super::{Core, EventSink};
 use crate::cq::Cq;
 use crate::ids::Qpn;
 use crate::io::Why;
-use crate::mem::{self, PdId};
+use crate::mem::odp::queue::Job;
+use crate::mem::{self, Fault, Miss, PdId};
 use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
-use crate::qp::{Notices, Progress};
+use crate::qp::{Notices, PageFault, Part, Progress};
 use crate::srq::Srq;
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, limits};
@@ -112,7 +113,8 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
     let has_srq = srq.is_some();
     let qp = core.qps.insert(|number| {
         let send = SendSide::new(kind, number, pd, caps, sig_all, send_cq.clone());
-        let recv = RecvSide::new(kind, number, pd, caps, recv_cq.clone(), srq);
+        let mut recv = RecvSide::new(kind, number, pd, caps, recv_cq.clone(), srq);
+        recv.set_refuse_faults(core.refuses_faults());
         Arc::new(Qp {
             number,
             kind,
@@ -349,6 +351,36 @@ impl Qp {
         self.tell(core, notices);
     }
 
+    /// A page that one of its parts waits for is present, or will never be.
+    pub(crate) fn page_arrived(
+        &self,
+        core: &Core,
+        part: Part,
+        miss: &Miss,
+        outcome: Result<(), Fault>,
+        now: Instant,
+    ) {
+        let mut notices = Notices::default();
+        match part {
+            Part::Requester | Part::Completer => {
+                let mut side = self.send.lock();
+                side.handle_page(now, part, miss, outcome);
+                core.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
+                self.deliver_send(core, &mut side);
+            }
+            Part::Responder | Part::Reply => {
+                let mut side = self.recv.lock();
+                side.handle_page(now, part, miss, outcome, &core.mem, &mut notices);
+                if side.has_replies() {
+                    self.send_replies(core, &mut side, now, &mut notices);
+                }
+                self.deliver_recv(core, &mut side);
+                self.tend_parked(core, &mut side, now);
+            }
+        }
+        self.tell(core, notices);
+    }
+
     /// Its entry in the timers came up.
     pub(crate) fn run_timer(&self, core: &Core, at: Instant, now: Instant) {
         if self.timer.load(Ordering::Relaxed) == at.0 {
@@ -412,6 +444,11 @@ impl Qp {
     pub(crate) fn tell(&self, core: &Core, notices: Notices) {
         if notices.is_empty() {
             return;
+        }
+        for PageFault { part, by, miss } in notices.faults {
+            core.counters.odp_waits.add(1);
+            let met = core.clock.now();
+            core.submit(Job::Fault { qpn: self.number, part, by, miss, met });
         }
         for f in &notices.failures {
             core.counters.failed_requests.add(1);

@@ -386,7 +386,7 @@ impl Core {
     /// What can run now, for the receive thread. With `hold` it takes its time where others do better
     /// for it: acknowledgements of small messages are kept for a moment, and so is the socket of a stream left alone.
     pub(crate) fn run_all(&self, hold: bool) -> Ran {
-        let mut any = false;
+        let mut any = self.run_faults();
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
@@ -416,6 +416,20 @@ impl Core {
             (false, true) => Ran::Something,
             (false, false) => Ran::Nothing,
         }
+    }
+
+    /// Of a device without threads: resolves the page faults whose time has come. Returns whether there were any.
+    fn run_faults(&self) -> bool {
+        let mut any = false;
+        while self.manual
+            && let Some(job) = self.faults.due(self.clock.now())
+        {
+            any = true;
+            if let Some(rest) = crate::task::faults::work(self, job) {
+                self.submit(rest);
+            }
+        }
+        any
     }
 
     /// Runs the queue pairs whose time came at least `grace` ns ago. While packets come in there is grace: after a

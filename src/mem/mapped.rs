@@ -31,6 +31,36 @@ pub(super) fn check(start: u64, len: u64, write: bool) -> Result<(), Bad> {
     maps.parse(start, end, write).unwrap_or_else(|| walk(start, end))
 }
 
+/// Shows the mappings that overlap `[start, end)` in ascending order, each whole. How many there are bounds the time.
+pub(super) fn mappings(start: u64, end: u64, mut show: impl FnMut(u64, u64)) {
+    let Some(maps) = Maps::open() else { return };
+    let mut at = start;
+    if !QUERY_UNKNOWN.load(Ordering::Relaxed) {
+        while at < end {
+            match maps.ask(at, COVERING_OR_NEXT) {
+                Ok(mapping) if mapping.end > at => {
+                    if mapping.start >= end {
+                        return;
+                    }
+                    show(mapping.start, mapping.end);
+                    at = mapping.end;
+                }
+                Err(libc::ENOENT) => return,
+                Err(libc::EINTR) => {}
+                _ => break,
+            }
+        }
+    }
+    if at < end {
+        maps.lines(|mapping| {
+            if mapping.end > at && mapping.start < end {
+                show(mapping.start, mapping.end);
+            }
+            (mapping.end >= end).then_some(())
+        });
+    }
+}
+
 /// Set once the kernel has been found to be older than `PROCMAP_QUERY`.
 static QUERY_UNKNOWN: AtomicBool = AtomicBool::new(false);
 
@@ -101,6 +131,8 @@ struct ProcmapQuery {
 
 /// `_IOWR('f', 17, struct procmap_query)`.
 const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
+const COVERING_OR_NEXT: u64 = 0x10;
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
@@ -120,28 +152,35 @@ impl Maps {
         (fd >= 0).then_some(Self(fd as libc::c_int))
     }
 
+    /// The mapping at an address; the error is the system's number.
+    fn ask(&self, at: u64, flags: u64) -> Result<Mapping, libc::c_int> {
+        let mut query = ProcmapQuery {
+            size: size_of::<ProcmapQuery>() as u64,
+            query_flags: flags,
+            query_addr: at,
+            ..ProcmapQuery::default()
+        };
+        // SAFETY: the request's structure, with no pointers in it.
+        if unsafe { libc::ioctl(self.0, PROCMAP_QUERY as _, &raw mut query) } != 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+        }
+        Ok(Mapping {
+            start: query.vma_start,
+            end: query.vma_end,
+            readable: query.vma_flags & READABLE != 0,
+            writable: query.vma_flags & WRITABLE != 0,
+        })
+    }
+
     /// Mapping by mapping. `None` if the kernel does not know the request.
     fn query(&self, start: u64, end: u64, write: bool) -> Option<Result<(), Bad>> {
         let mut walk = Walk { at: start, end, write };
         loop {
-            let mut query = ProcmapQuery {
-                size: size_of::<ProcmapQuery>() as u64,
-                query_addr: walk.at,
-                ..ProcmapQuery::default()
-            };
-            // SAFETY: the request's structure, with no pointers in it.
-            if unsafe { libc::ioctl(self.0, PROCMAP_QUERY as _, &raw mut query) } != 0 {
-                return match std::io::Error::last_os_error().raw_os_error() {
-                    Some(libc::ENOENT) => Some(Err(Bad::Unmapped(walk.at))),
-                    Some(libc::EINTR) => continue,
-                    _ => None,
-                };
-            }
-            let mapping = Mapping {
-                start: query.vma_start,
-                end: query.vma_end,
-                readable: query.vma_flags & READABLE != 0,
-                writable: query.vma_flags & WRITABLE != 0,
+            let mapping = match self.ask(walk.at, 0) {
+                Ok(mapping) => mapping,
+                Err(libc::ENOENT) => return Some(Err(Bad::Unmapped(walk.at))),
+                Err(libc::EINTR) => continue,
+                Err(_) => return None,
             };
             let before = walk.at;
             match walk.step(mapping) {
@@ -155,6 +194,15 @@ impl Maps {
     /// By the text. `None` if it cannot be read.
     fn parse(&self, start: u64, end: u64, write: bool) -> Option<Result<(), Bad>> {
         let mut walk = Walk { at: start, end, write };
+        match self.lines(|mapping| walk.step(mapping))? {
+            Some(answer) => Some(answer),
+            None => Some(Err(Bad::Unmapped(walk.at))),
+        }
+    }
+
+    /// Shows the mappings of the text until there is an answer. `None` if the text cannot be read, `Some(None)` at
+    /// its end.
+    fn lines<T>(&self, mut show: impl FnMut(Mapping) -> Option<T>) -> Option<Option<T>> {
         let mut buffer = [0_u8; 8192];
         let mut filled = 0;
         loop {
@@ -162,7 +210,7 @@ impl Maps {
             let n =
                 unsafe { libc::read(self.0, buffer[filled..].as_mut_ptr().cast(), buffer.len() - filled) };
             match n {
-                0 => return Some(Err(Bad::Unmapped(walk.at))),
+                0 => return Some(None),
                 n if n < 0 => {
                     if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) {
                         continue;
@@ -174,8 +222,8 @@ impl Maps {
             let mut line_start = 0;
             while let Some(length) = buffer[line_start..filled].iter().position(|&b| b == b'\n') {
                 let mapping = parse_line(&buffer[line_start..line_start + length])?;
-                if let Some(answer) = walk.step(mapping) {
-                    return Some(answer);
+                if let Some(answer) = show(mapping) {
+                    return Some(Some(answer));
                 }
                 line_start += length + 1;
             }
@@ -289,6 +337,21 @@ mod tests {
         }
         assert_eq!(walk(at(0), at(5)), Ok(()), "mapped, whatever the permissions");
         assert_eq!(walk(at(4) + 1, at(6) + 1), Err(Bad::Unmapped(at(4) + 1)));
+    }
+
+    #[test]
+    fn mappings_are_shown_whole_and_holes_are_left_out() {
+        let patchwork = Patchwork::new();
+        let at = |page: u64| patchwork.0 + page * PAGE;
+        for unknown in [false, true] {
+            let before = QUERY_UNKNOWN.swap(unknown, Ordering::Relaxed);
+            let mut seen = Vec::new();
+            mappings(at(2) + 1, at(6) + 1, |start, end| seen.push((start, end)));
+            QUERY_UNKNOWN.store(before, Ordering::Relaxed);
+            assert_eq!(seen[..2], [(at(2), at(3)), (at(3), at(4))]);
+            let holes = seen.iter().any(|&(start, end)| start < at(6) && end > at(5));
+            assert!(!holes && seen.last().is_some_and(|&(start, _)| start == at(6)), "{seen:x?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod copy;
 pub mod guard;
 mod keys;
 mod mapped;
+pub mod odp;
 mod slots;
 mod table;
 
@@ -18,7 +19,8 @@ use std::fmt;
 use std::ops::BitOr;
 
 pub use copy::Fault;
-pub use table::{Change, DeregisterError, Quiesced, Region, RegisterError, Registered, Table};
+pub use odp::Miss;
+pub use table::{AdviseError, Change, DeregisterError, Quiesced, Region, RegisterError, Registered, Table};
 
 use crate::ids::{LKey, RKey};
 
@@ -191,14 +193,14 @@ impl fmt::Display for Key {
 }
 
 /// Why a range of memory cannot be used now.
-///
-/// A page that is not there yet (ODP) will be a second variant: an outcome that the caller parks on, where
-/// [`MemError::Denied`] is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemError {
     /// The key does not allow it.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// A page is not there yet: an outcome that the caller waits on, where [`MemError::Denied`] is final.
+    #[error("{0}")]
+    NotPresent(Miss),
 }
 
 /// Which check refused an access. `Display` is the sentence for the log: it names the rule and the values.
@@ -264,8 +266,16 @@ pub trait Memory: Send + Sync {
     /// An empty range is checked like any other, and may lie at the very end. Where the spec wants no check at all
     /// (an SGE of length 0), the caller does not call.
     ///
-    /// The answer says nothing about the pages: a copy may still fault.
+    /// The answer says nothing about the pages: a copy may still fault. Only where pages are looked up on use
+    /// ([`Access::ON_DEMAND`]) they are looked up here.
     fn translate(&self, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Result<HostAddr, MemError>;
+
+    /// The checks of [`translate`](Self::translate) without a look at pages.
+    fn check(&self, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Result<(), Denial>;
+
+    /// An access to `[addr, addr + len)`, which was translated before, has faulted. If its pages are looked up on use,
+    /// this is what to wait for; `None` if the memory has simply gone.
+    fn missing(&self, fault: Fault, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Option<Miss>;
 }
 
 #[cfg(test)]

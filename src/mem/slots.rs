@@ -10,6 +10,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
+use super::odp::Root;
 use super::{Access, PdId, keys};
 
 const CHUNK_BITS: u32 = 9;
@@ -27,6 +28,8 @@ pub(super) struct Entry {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) host: u64,
+    /// Its tree of pages, if it is paged on demand.
+    pub(super) pages: Root,
 }
 
 #[repr(C, align(64))]
@@ -39,6 +42,7 @@ struct Slot {
     start: AtomicU64,
     len: AtomicU64,
     host: AtomicU64,
+    pages: AtomicU64,
     /// How often the slot has been given out; only the writer looks.
     uses: AtomicU32,
 }
@@ -58,6 +62,7 @@ impl Slot {
                 start: self.start.load(Ordering::Relaxed),
                 len: self.len.load(Ordering::Relaxed),
                 host: self.host.load(Ordering::Relaxed),
+                pages: Root(self.pages.load(Ordering::Relaxed)),
             };
             // The loads above come before the next one.
             fence(Ordering::Acquire);
@@ -80,6 +85,7 @@ impl Slot {
         self.start.store(entry.start, Ordering::Relaxed);
         self.len.store(entry.len, Ordering::Relaxed);
         self.host.store(entry.host, Ordering::Relaxed);
+        self.pages.store(entry.pages.0, Ordering::Relaxed);
         self.sequence.store(before.wrapping_add(2), Ordering::Release);
     }
 }
@@ -136,7 +142,8 @@ impl Slots {
 
     /// Empties a slot. Only under the mutex.
     pub(super) fn clear(&self, index: u32) {
-        let empty = Entry { key: 0, pd: PdId(0), access: Access(0), start: 0, len: 0, host: 0 };
+        let pages = Root::NONE;
+        let empty = Entry { key: 0, pd: PdId(0), access: Access(0), start: 0, len: 0, host: 0, pages };
         self.write(index, &empty);
     }
 
@@ -185,6 +192,7 @@ mod tests {
             start: n,
             len: n,
             host: n,
+            pages: Root(n),
         };
         slots.write(3, &entry(1));
         let readers: Vec<_> = (0..2)

@@ -7,8 +7,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::keys::Scrambler;
 use super::mapped::{self, Bad};
+use super::odp::pages::PAGE_BITS;
+use super::odp::stats::RegionStats;
+use super::odp::{Advice, By, Demand, Root};
 use super::slots::{self, Entry, Slots};
-use super::{Access, Denial, HostAddr, Key, MemError, Memory, PdId, guard};
+use super::{Access, Denial, Fault, HostAddr, Key, MemError, Memory, Miss, PdId, guard};
 use crate::ids::{LKey, RKey};
 
 /// Keys that no region gets: programs use them for "none".
@@ -76,6 +79,28 @@ pub enum DeregisterError {
     UnknownKey(LKey),
 }
 
+/// Why advice is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AdviseError {
+    /// `ENOENT`.
+    #[error("lkey {0} names no memory region that is paged on demand")]
+    UnknownKey(LKey),
+    /// `EPERM`: another protection domain's, or not to be written.
+    #[error("lkey {0} is of another protection domain, or may not be written")]
+    NotAllowed(LKey),
+    /// `EFAULT`.
+    #[error("address {addr:#x}, length {len:#x} is outside the region")]
+    OutOfBounds {
+        /// Start of the range asked for.
+        addr: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// `EFAULT`.
+    #[error("the program has no such memory at {0:#x}")]
+    NotMapped(u64),
+}
+
 /// What [`Table::reregister`] changes; what is `None` stays.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
@@ -111,6 +136,7 @@ pub struct Table {
     keys: Scrambler,
     slots: Slots,
     book: Mutex<Book>,
+    demand: Demand,
 }
 
 #[derive(Default)]
@@ -159,7 +185,12 @@ impl Table {
     }
 
     fn with_secret(secret: [u64; Scrambler::SECRET_WORDS]) -> Self {
-        Self { keys: Scrambler::new(secret), slots: Slots::new(), book: Mutex::default() }
+        Self {
+            keys: Scrambler::new(secret),
+            slots: Slots::new(),
+            book: Mutex::default(),
+            demand: Demand::default(),
+        }
     }
 
     /// Registers `[host, host + len)` for `pd`. Users address its first byte as `iova`; for `ibv_reg_mr` that is `host`
@@ -186,7 +217,14 @@ impl Table {
                 break key;
             }
         };
-        self.slots.write(index, &Entry { key, pd, access, start: iova, len, host });
+        let Some(pages) = tree(host, len, access) else {
+            book.free.push_back(index);
+            return Err(RegisterError::TableFull);
+        };
+        if pages != Root::NONE {
+            self.demand.enter(key, host, len, pages);
+        }
+        self.slots.write(index, &Entry { key, pd, access, start: iova, len, host, pages });
         book.len += 1;
         *book.by_pd.entry(pd).or_insert(0) += 1;
         Ok(Registered { lkey: LKey(key), rkey: RKey(key) })
@@ -206,6 +244,7 @@ impl Table {
         let mut book = self.book.lock();
         let (index, entry) = self.find(lkey).ok_or(DeregisterError::UnknownKey(lkey))?;
         self.slots.clear(index);
+        self.demand.leave(entry.key);
         book.free.push_back(index);
         book.len -= 1;
         book.leave(entry.pd);
@@ -221,7 +260,19 @@ impl Table {
         let pd = change.pd.unwrap_or(old.pd);
         check_access(access)?;
         check_range(host, len, start, access)?;
-        self.slots.write(index, &Entry { key: old.key, pd, access, start, len, host });
+        let same = (host, len) == (old.host, old.len)
+            && access.contains(Access::ON_DEMAND) == old.access.contains(Access::ON_DEMAND);
+        let pages = if same {
+            old.pages
+        } else {
+            let pages = tree(host, len, access).ok_or(RegisterError::TableFull)?;
+            self.demand.leave(old.key);
+            if pages != Root::NONE {
+                self.demand.enter(old.key, host, len, pages);
+            }
+            pages
+        };
+        self.slots.write(index, &Entry { key: old.key, pd, access, start, len, host, pages });
         book.leave(old.pd);
         *book.by_pd.entry(pd).or_insert(0) += 1;
         Ok(Registered { lkey, rkey: RKey(old.key) })
@@ -269,6 +320,63 @@ impl Table {
             .collect()
     }
 
+    /// Resolves a miss, which takes as long as the system takes to find the pages. An error means that the program has
+    /// no such memory, or not for this.
+    pub fn resolve(&self, miss: &Miss, by: By) -> Result<(), Fault> {
+        self.demand.resolve(miss, by)
+    }
+
+    /// Books how long a fault took, in ns.
+    pub fn took(&self, key: u32, ns: u64) {
+        self.demand.took(key, ns);
+    }
+
+    /// Checks advice about `[addr, addr + len)` of a region. What to prefetch is then `[start, end)` of this process, by
+    /// [`prefetch`](Self::prefetch).
+    pub fn advise(
+        &self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        len: u64,
+        advice: Advice,
+    ) -> Result<(u64, u64), AdviseError> {
+        let entry = {
+            let _book = self.book.lock();
+            self.find(lkey).map(|(_, entry)| entry).filter(|e| e.pages != Root::NONE)
+        };
+        let entry = entry.ok_or(AdviseError::UnknownKey(lkey))?;
+        if entry.pd != pd || advice == Advice::Write && !entry.access.writes() {
+            return Err(AdviseError::NotAllowed(lkey));
+        }
+        self.check(pd, Key::Local(lkey), addr, len, Access::LOCAL_READ)
+            .map_err(|_| AdviseError::OutOfBounds { addr, len })?;
+        self.demand.advised(lkey.0);
+        let start = entry.host + (addr - entry.start);
+        Ok((start, start + len))
+    }
+
+    /// A step of a prefetch, and where to go on; `None` at the end. A region that is gone is at its end.
+    pub fn prefetch(
+        &self,
+        key: u32,
+        start: u64,
+        end: u64,
+        advice: Advice,
+    ) -> Result<Option<u64>, AdviseError> {
+        self.demand.prefetch(key, start, end, advice).map_err(|fault| AdviseError::NotMapped(fault.addr))
+    }
+
+    /// What on-demand paging has counted.
+    pub fn demand_stats(&self) -> RegionStats {
+        self.demand.totals()
+    }
+
+    /// The same for each region that is paged on demand.
+    pub fn demand_regions(&self) -> Vec<(LKey, RegionStats)> {
+        self.demand.each()
+    }
+
     /// Keeps the table from being changed until the result is dropped: to be held across a `fork`, so that the child
     /// gets a table whose lock is free.
     pub fn quiesce(&self) -> Quiesced<'_> {
@@ -293,10 +401,50 @@ impl Memory for Table {
         let offset = addr.wrapping_sub(entry.start);
         let fits = addr >= entry.start && offset <= entry.len && len <= entry.len - offset;
         if entry.pd == pd && entry.access.contains(need) && fits {
+            if entry.pages != Root::NONE {
+                return look_up(&entry, entry.host + offset, len, need);
+            }
             return Ok(HostAddr(entry.host + offset));
         }
         Err(deny(&entry, pd, key, addr, len, need).into())
     }
+
+    fn check(&self, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Result<(), Denial> {
+        match self.translate(pd, key, addr, len, need) {
+            Err(MemError::Denied(denial)) => Err(denial),
+            Ok(_) | Err(MemError::NotPresent(_)) => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn missing(&self, fault: Fault, pd: PdId, key: Key, addr: u64, len: u64, need: Access) -> Option<Miss> {
+        let entry = self.slots.read(self.keys.index(key.value())).filter(|e| e.key == key.value())?;
+        if entry.pages == Root::NONE || len == 0 || self.check(pd, key, addr, len, need).is_err() {
+            return None;
+        }
+        self.demand.forget(entry.key, fault.addr);
+        let host = HostAddr(entry.host + (addr - entry.start));
+        Some(Miss { key: entry.key, host, len, ahead: 0, write: need.writes() })
+    }
+}
+
+/// The tree of a region, which has one if it is paged on demand. `None` if there is no memory for it.
+fn tree(host: u64, len: u64, access: Access) -> Option<Root> {
+    if access.contains(Access::ON_DEMAND) { Demand::tree(host, len) } else { Some(Root::NONE) }
+}
+
+/// The pages of a range of a region that is paged on demand.
+#[inline(never)]
+fn look_up(entry: &Entry, host: u64, len: u64, need: Access) -> Result<HostAddr, MemError> {
+    let write = need.writes();
+    if len != 0 {
+        let page = |addr: u64| (addr >> PAGE_BITS) - (entry.host >> PAGE_BITS);
+        if !entry.pages.has(page(host), page(host + (len - 1)), write) {
+            let miss = Miss { key: entry.key, host: HostAddr(host), len, ahead: 0, write };
+            return Err(MemError::NotPresent(miss));
+        }
+    }
+    Ok(HostAddr(host))
 }
 
 /// Says what is wrong with an access that is known to be refused.
@@ -323,7 +471,7 @@ fn check_access(access: Access) -> Result<(), RegisterError> {
     if remote != Access(0) && !access.contains(Access::LOCAL_WRITE) {
         return Err(RegisterError::NeedsLocalWrite(remote));
     }
-    let unsupported = Access(access.0 & (Access::ON_DEMAND | Access::FLUSH_PERSISTENT).0);
+    let unsupported = Access(access.0 & Access::FLUSH_PERSISTENT.0);
     if unsupported != Access(0) {
         return Err(RegisterError::Unsupported(unsupported));
     }
@@ -338,6 +486,10 @@ fn check_range(host: u64, len: u64, iova: u64, access: Access) -> Result<(), Reg
         if start.checked_add(len).is_none() {
             return Err(RegisterError::Overflow { start, len });
         }
+    }
+    // IBA has no word on it; the kernel lets such a region hold holes, and even nothing yet.
+    if access.contains(Access::ON_DEMAND) {
+        return Ok(());
     }
     let write = access.writes();
     mapped::check(host, len, write).map_err(|bad| match bad {

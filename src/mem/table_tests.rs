@@ -105,7 +105,7 @@ fn registration_refuses_what_the_kernel_refuses() {
         (8 | 4, RegisterError::NeedsLocalWrite(Access::REMOTE_ATOMIC)),
         (1 << 10, RegisterError::UnknownAccess(1 << 10)),
         (1 | 1 << 31, RegisterError::UnknownAccess(1 << 31)),
-        (1 | 64, RegisterError::Unsupported(Access::ON_DEMAND)),
+        (1 | 512, RegisterError::Unsupported(Access::FLUSH_PERSISTENT)),
     ] {
         assert_eq!(register(host, size, access), Err(error));
     }

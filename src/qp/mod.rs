@@ -5,6 +5,7 @@
 //! send and completions. There is no socket, thread, clock or random number in here, so that a test or a simulation
 //! can run them at any speed, and a failure can be replayed.
 
+pub(crate) mod gate;
 mod pace;
 pub mod recv;
 pub mod send;
@@ -12,7 +13,9 @@ pub mod state;
 pub mod window;
 
 use crate::ids::Qpn;
-use crate::mem::{self, MemError};
+use crate::mem::odp::By;
+pub use crate::mem::odp::queue::Part;
+use crate::mem::{self, MemError, Miss};
 use crate::verbs::{AsyncEvent, Sge, WcStatus};
 
 /// Scatter/gather elements of a work request. Two fit without an allocation.
@@ -76,12 +79,25 @@ pub struct Notices {
     pub fatal: bool,
     /// Why requests failed, for the log: one line each.
     pub failures: Vec<Failure>,
+    /// Pages that are waited for: whoever makes them present tells the part by its `handle_page`.
+    pub faults: Vec<PageFault>,
+}
+
+/// A page that is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageFault {
+    /// Who waits.
+    pub part: Part,
+    /// The operation.
+    pub by: By,
+    /// What is not present.
+    pub miss: Miss,
 }
 
 impl Notices {
     /// Whether there is something to tell.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && !self.fatal && self.failures.is_empty()
+        self.events.is_empty() && !self.fatal && self.failures.is_empty() && self.faults.is_empty()
     }
 }
 
@@ -138,6 +154,16 @@ impl Cause {
             Self::BadResponse { .. } => 8,
             Self::BadRequest(_) => 9,
             Self::NoPath => 10,
+        }
+    }
+}
+
+impl Cause {
+    /// What to wait for, if this is no failure but a page that is not present.
+    pub(crate) fn miss(&self) -> Option<Miss> {
+        match self {
+            Self::Local(MemError::NotPresent(miss)) => Some(*miss),
+            _ => None,
         }
     }
 }

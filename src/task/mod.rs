@@ -3,9 +3,11 @@
 //! A queue pair has two tasks: the requester with the completer, and the responder. Their bodies are in
 //! [`crate::device`]; a [`Scheduler`] decides where they run.
 
+pub(crate) mod faults;
 mod inline;
 pub(crate) mod progress;
 
+pub(crate) use faults::FaultWorkers;
 pub(crate) use progress::{Attention, Progress};
 
 use crate::config::Tasks;

@@ -88,10 +88,10 @@ impl Progress {
     pub(crate) fn start(core: &Arc<Core>) -> io::Result<Self> {
         let Some(waker) = core.attention.waker.clone() else { return Ok(Self { thread: Mutex::new(None) }) };
         let core = core.clone();
-        let thread = signals::blocked(|| {
+        let thread = crate::mem::guard::without_signals(|| {
             std::thread::Builder::new().name("urxe-rx".into()).stack_size(256 * 1024).spawn(move || {
                 if let Some(cpu) = core.config.rx_cpu {
-                    signals::pin(cpu.0);
+                    affinity::pin(cpu.0);
                 }
                 run(&core, &waker);
             })
@@ -153,27 +153,8 @@ fn run(core: &Core, waker: &Waker) {
     }
 }
 
-/// What a thread inside somebody else's program must not do: take its signals.
 #[allow(unsafe_code)]
-mod signals {
-    /// Runs `f` with all signals blocked, so that a thread that it starts has them blocked. Faults are not: a guarded
-    /// copy handles them.
-    pub(super) fn blocked<T>(f: impl FnOnce() -> T) -> T {
-        // SAFETY: the sets are initialised by the calls that get them, and the old mask is put back.
-        unsafe {
-            let mut all = std::mem::zeroed();
-            let mut old = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
-                libc::sigdelset(&mut all, fault);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-            let result = f();
-            libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-            result
-        }
-    }
-
+mod affinity {
     /// Pins the calling thread to a CPU. If that fails it stays where it may run.
     pub(super) fn pin(cpu: usize) {
         // SAFETY: the set is ours and zero is a valid one; CPU_SET checks its bound.

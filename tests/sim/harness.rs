@@ -68,17 +68,28 @@ impl Rng {
 }
 
 /// Memory that the engine may change while we look: never borrowed, only copied.
-pub(crate) struct Buf(Box<[AtomicU64]>);
+pub(crate) struct Buf {
+    addr: u64,
+    len: usize,
+    /// What frees it.
+    _owner: Box<dyn std::any::Any>,
+}
 
 impl Buf {
     pub(crate) fn new(len: usize) -> Self {
-        Self((0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect())
+        let words: Box<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        Self { addr: words.as_ptr() as u64, len: words.len() * 8, _owner: Box::new(words) }
+    }
+    /// Memory that is somebody else's.
+    #[allow(dead_code)]
+    pub(crate) fn of(addr: u64, len: usize, owner: Box<dyn std::any::Any>) -> Self {
+        Self { addr, len, _owner: owner }
     }
     pub(crate) fn addr(&self) -> u64 {
-        self.0.as_ptr() as u64
+        self.addr
     }
     pub(crate) fn len(&self) -> usize {
-        self.0.len() * 8
+        self.len
     }
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use urxe::cq::Cq;
 use urxe::device::{Device, QpInit, QueuePair};
 use urxe::ids::{LKey, Mtu};
-use urxe::mem::{PdId, Registered};
+use urxe::mem::{Access, PdId, Registered};
 use urxe::verbs::{
     QpCaps, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus, limits,
 };
@@ -21,6 +21,14 @@ use crate::harness::{ALL_ACCESS, Buf, Rng, Wiring, connect, poll};
 /// What carries the traffic.
 pub(crate) trait Fabric {
     fn device(&self, end: usize) -> &Device;
+    /// Memory to be registered.
+    fn buffer(&self, len: usize) -> Buf {
+        Buf::new(len)
+    }
+    /// What is registered allows this.
+    fn access(&self) -> Access {
+        ALL_ACCESS
+    }
     /// Lets something happen.
     fn progress(&mut self);
     /// Fails if it takes too long; `state` says what is missing.
@@ -67,10 +75,10 @@ struct Place {
 }
 
 impl Arena {
-    fn new(device: &Device, pd: PdId, max_len: u32) -> Self {
+    fn new(fabric: &dyn Fabric, end: usize, pd: PdId, max_len: u32) -> Self {
         let slot = max_len as usize + SLOT_EXTRA;
-        let buf = Buf::new(slot * SLOTS);
-        let keys = buf.register(device, pd, ALL_ACCESS);
+        let buf = fabric.buffer(slot * SLOTS);
+        let keys = buf.register(fabric.device(end), pd, fabric.access());
         Self { buf, keys, slot, free: (0..SLOTS).collect() }
     }
 
@@ -241,9 +249,9 @@ pub(crate) fn exchange(fabric: &mut dyn Fabric, seed: u64, plan: &Plan) -> Total
     let cqs = [0, 1].map(|end| fabric.device(end).create_cq(plan.connections as u32 * 48, None));
     let sources = [0, 1].map(|end| {
         let bytes = rng.bytes(SOURCE);
-        let buf = Buf::new(SOURCE);
+        let buf = fabric.buffer(SOURCE);
         buf.write(0, &bytes);
-        let keys = buf.register(fabric.device(end), pds[end], ALL_ACCESS);
+        let keys = buf.register(fabric.device(end), pds[end], fabric.access());
         (buf, keys, bytes)
     });
 
@@ -278,11 +286,11 @@ pub(crate) fn exchange(fabric: &mut dyn Fabric, seed: u64, plan: &Plan) -> Total
         connect(&pair[0], (ips[1], &pair[1]), &wiring);
         connect(&pair[1], (ips[0], &pair[0]), &wiring);
         for (end, qp) in pair.into_iter().enumerate() {
-            let region = Buf::new(plan.max_len as usize + 4096);
+            let region = fabric.buffer(plan.max_len as usize + 4096);
             let bytes = rng.bytes(region.len());
             region.write(0, &bytes);
             let device = fabric.device(end);
-            let region_keys = region.register(device, pds[end], ALL_ACCESS);
+            let region_keys = region.register(device, pds[end], fabric.access());
             flows.push(Flow {
                 device: end,
                 peer: 2 * connection + (1 - end),
@@ -293,7 +301,7 @@ pub(crate) fn exchange(fabric: &mut dyn Fabric, seed: u64, plan: &Plan) -> Total
                 region,
                 region_keys,
                 model: Vec::new(),
-                arena: Arena::new(device, pds[end], plan.max_len),
+                arena: Arena::new(fabric, end, pds[end], plan.max_len),
                 left: plan.messages / (2 * plan.connections),
                 until_barrier: 50,
                 posted: VecDeque::new(),

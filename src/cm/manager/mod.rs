@@ -75,6 +75,9 @@ enum Kind {
     Service,
 }
 
+/// Where a connection can be found: by our number, by the peer's, by the peer's QP.
+type Keys = (Option<u32>, Option<(Kind, IpAddr, u32)>, Option<(IpAddr, u32)>);
+
 /// The connection manager of a host's devices. It has no sockets and no clock: whoever holds it
 ///
 /// - says which devices there are: [`add_device`](Self::add_device), [`remove_device`](Self::remove_device),
@@ -345,7 +348,7 @@ impl Manager {
         self.set_timer(endpoint, timer);
     }
 
-    fn keys(connection: &Connection) -> (Option<u32>, Option<(Kind, IpAddr, u32)>, Option<(IpAddr, u32)>) {
+    fn keys(connection: &Connection) -> Keys {
         let peer = connection.addresses.peer_device;
         let local = Some(connection.local_id).filter(|id| *id != 0);
         let remote = Some(connection.remote_id).filter(|id| *id != 0);

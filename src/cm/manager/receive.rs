@@ -31,13 +31,8 @@ fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
     Some((space, service_id as u16))
 }
 
-/// What is to be done with a message for a connection that exists.
-enum Reaction {
-    /// Nothing, or it was done.
-    Ignore,
-    /// It was here before; the answer goes again.
-    Again(Mad),
-}
+/// The answer to what was here before; none if there is none, or the program still has to give it.
+type Again = Option<Mad>;
 
 impl Manager {
     pub(super) fn receive(&mut self, now: Instant, at: IpAddr, from: IpAddr, mad: &[u8]) {
@@ -78,9 +73,9 @@ impl Manager {
         found
     }
 
-    fn react(&mut self, endpoint: Endpoint, reaction: Reaction) {
+    fn react(&mut self, endpoint: Endpoint, again: Again) {
         self.counters.duplicates += 1;
-        if let Reaction::Again(mad) = reaction
+        if let Some(mad) = again
             && let Some(transmit) = self.connection(endpoint).map(|c| c.transmit(mad))
         {
             self.transmit(transmit);
@@ -108,15 +103,15 @@ impl Manager {
         {
             let the_same = c.transaction == transaction && c.remote_qpn == req.qpn && c.remote_psn == req.psn;
             if the_same && c.addresses.local_device == at {
-                let reaction = match &c.phase {
-                    Phase::RequestReceived(_) => Reaction::Again(c.mra()),
-                    Phase::ReplySent(retry) => Reaction::Again(*retry.mad),
-                    Phase::Answered(mad) => Reaction::Again(**mad),
+                let again = match &c.phase {
+                    Phase::RequestReceived(_) => Some(c.mra()),
+                    Phase::ReplySent(retry) => Some(*retry.mad),
+                    Phase::Answered(mad) => Some(**mad),
                     // It was connected, and is over (IBA 12.9.8.3.1).
-                    Phase::Timewait => Reaction::Again(c.rej(reason::STALE, &[])),
-                    _ => Reaction::Ignore,
+                    Phase::Timewait => Some(c.rej(reason::STALE, &[])),
+                    _ => None,
                 };
-                self.react(endpoint, reaction);
+                self.react(endpoint, again);
                 return;
             }
             // The peer has forgotten what had this number.
@@ -335,14 +330,14 @@ impl Manager {
         };
         let Some(c) = self.connection(endpoint) else { return };
         if !matches!(c.phase, Phase::RequestSent(_)) {
-            let reaction = match &c.phase {
-                _ if c.remote_id != rep.local_id => Reaction::Ignore,
-                Phase::ReplyReceived => Reaction::Again(c.mra()),
-                Phase::Established { active: true } => Reaction::Again(c.rtu()),
-                Phase::Answered(mad) => Reaction::Again(**mad),
-                _ => Reaction::Ignore,
+            let again = match &c.phase {
+                _ if c.remote_id != rep.local_id => None,
+                Phase::ReplyReceived => Some(c.mra()),
+                Phase::Established { active: true } => Some(c.rtu()),
+                Phase::Answered(mad) => Some(**mad),
+                _ => None,
             };
-            return self.react(endpoint, reaction);
+            return self.react(endpoint, again);
         }
         if c.transaction != transaction || rep.local_id == 0 {
             self.counters.malformed += 1;
@@ -387,10 +382,10 @@ impl Manager {
             }
             // Our program has refused meanwhile, and that was lost or is late.
             Phase::Answered(mad) => {
-                let reaction = Reaction::Again(**mad);
-                self.react(endpoint, reaction);
+                let again = Some(**mad);
+                self.react(endpoint, again);
             }
-            _ => self.react(endpoint, Reaction::Ignore),
+            _ => self.react(endpoint, None),
         }
     }
 
@@ -421,11 +416,11 @@ impl Manager {
                 self.enter_timewait(now, endpoint, connection);
             }
             Phase::Timewait => {
-                let reaction = Reaction::Again(c.drep(transaction));
-                self.react(endpoint, reaction);
+                let again = Some(c.drep(transaction));
+                self.react(endpoint, again);
             }
             // The program has been told, and has to answer.
-            _ => self.react(endpoint, Reaction::Ignore),
+            _ => self.react(endpoint, None),
         }
     }
 
@@ -435,7 +430,7 @@ impl Manager {
         let was_told = match c.phase {
             Phase::ReleaseSent(_) => false,
             Phase::ReleaseReceived { .. } => true,
-            _ => return self.react(endpoint, Reaction::Ignore),
+            _ => return self.react(endpoint, None),
         };
         let Some(connection) = self.take(endpoint) else { return };
         if !was_told {
@@ -450,11 +445,11 @@ impl Manager {
             && c.transaction == transaction
             && c.addresses.local_device == at
         {
-            let reaction = match &c.phase {
-                Phase::Answered(mad) => Reaction::Again(**mad),
-                _ => Reaction::Ignore,
+            let again = match &c.phase {
+                Phase::Answered(mad) => Some(**mad),
+                _ => None,
             };
-            return self.react(endpoint, reaction);
+            return self.react(endpoint, again);
         }
         let refusal = Message::SidrRep(SidrRep {
             request_id: req.request_id,

@@ -95,6 +95,25 @@ pub fn ready_thread() {
     }
 }
 
+/// Runs `f` with all signals blocked, so that a thread that it starts does not take the program's. Faults are not blocked:
+/// a guarded copy handles them.
+#[allow(unsafe_code)]
+pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are initialised by the calls that get them, and the old mask is put back.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        let mut old = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+            libc::sigdelset(&mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        result
+    }
+}
+
 /// What an interposed `sigaction` calls first. Returns whether it is done; if not, the real function must be called.
 ///
 /// While the guard holds SIGSEGV and SIGBUS, the program's action is only recorded as the one to pass foreign

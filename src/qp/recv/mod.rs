@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::SgeList;
+use super::gate::Gate;
 use crate::cq::Cq;
 use crate::ids::{Mtu, Psn, QKey, Qpn, RKey};
 use crate::mem::{Access, PdId};
@@ -123,6 +124,12 @@ pub struct RecvSide {
     saved: VecDeque<SavedAtomic>,
     replies: Replies,
     parked: Parked,
+    /// The first parked packet waits for a page.
+    gate: Gate,
+    /// The receive that it has taken already.
+    claimed: Option<RecvWqe>,
+    /// A peer is told that we are not ready when it meets an absent page, instead of what it sent being kept.
+    refuse_faults: bool,
     established: bool,
     drops: Drops,
 
@@ -149,11 +156,20 @@ impl RecvSide {
             saved: VecDeque::new(),
             replies: Replies::default(),
             parked: Parked::default(),
+            gate: Gate::default(),
+            claimed: None,
+            refuse_faults: false,
             established: false,
             drops: Drops::default(),
             done: Vec::new(),
             now: Instant::ZERO,
         }
+    }
+
+    /// What becomes of a reliable request that meets an absent page: it is kept until the page is there, or its sender is
+    /// told to try again later (RNR NAK), as by adapters.
+    pub fn set_refuse_faults(&mut self, refuse: bool) {
+        self.refuse_faults = refuse;
     }
 
     /// Receives that wait in its own queue; 0 if it has a shared one.
@@ -199,7 +215,9 @@ impl RecvSide {
                     Receives::Shared(srq) => Some(srq.clone()),
                     Receives::Own(_) => None,
                 };
+                let refuse_faults = self.refuse_faults;
                 *self = Self::new(self.kind, self.qpn, self.pd, self.caps, self.cq.clone(), srq);
+                self.refuse_faults = refuse_faults;
             }
             QpState::Err => self.flush(),
             _ => {}
@@ -230,6 +248,9 @@ impl RecvSide {
         if let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) {
             self.complete(Wc::failed(wqe.id, WcOpcode::Recv, self.qpn, WcStatus::WrFlushErr));
         }
+        if let Some(wqe) = self.claimed.take() {
+            self.complete(Wc::failed(wqe.id, WcOpcode::Recv, self.qpn, WcStatus::WrFlushErr));
+        }
         if let Receives::Own(queue) = &mut self.receives {
             let flushed = std::mem::take(queue);
             for wqe in flushed {
@@ -238,6 +259,7 @@ impl RecvSide {
         }
         self.replies.keep_naks();
         self.parked = Parked::default();
+        self.gate = Gate::default();
     }
 
     fn complete(&mut self, wc: Wc) {

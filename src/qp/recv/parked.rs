@@ -1,4 +1,5 @@
-//! Unreliable messages that the program has no receive for yet.
+//! Packets that wait: unreliable messages that the program has no receive for yet, and, of any service, what has met an
+//! absent page, with all that came after it.
 //!
 //! An adapter drops them. But an adapter also is not the thread that the program needs to post its receives: here the
 //! messages of a whole time slice arrive at once. So they wait a while, as if the network had been slower, and the
@@ -9,8 +10,8 @@ use std::net::IpAddr;
 
 use super::{Message, Receives, RecvSide, Source};
 use crate::ids::{Psn, Qpn};
-use crate::mem::Memory;
-use crate::qp::Notices;
+use crate::mem::{Fault, Memory, Miss};
+use crate::qp::{Notices, Part};
 use crate::time::Instant;
 use crate::verbs::QpType;
 use crate::wire::{Headers, Operation};
@@ -29,6 +30,18 @@ struct Packet {
     headers: Headers,
     payload: Box<[u8]>,
     source: Source,
+}
+
+impl Packet {
+    fn new(headers: &Headers, payload: &[u8], source: &Source) -> Self {
+        Self { headers: *headers, payload: payload.into(), source: *source }
+    }
+}
+
+impl Parked {
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
 }
 
 /// Tells the sender of a marked packet that it was taken.
@@ -53,10 +66,10 @@ pub(super) struct Parked {
 }
 
 impl RecvSide {
-    /// Whether messages wait for a receive. Then [`resume`](Self::resume) is to be called at
+    /// Whether messages wait for a receive (if for a page, [`handle_page`](Self::handle_page) will tell). Then [`resume`](Self::resume) is to be called at
     /// [`look_again`](Self::look_again), and when a receive was posted.
     pub fn has_parked(&self) -> bool {
-        !self.parked.packets.is_empty()
+        !self.parked.packets.is_empty() && !self.gate.is_waiting()
     }
 
     /// When to look again.
@@ -77,23 +90,55 @@ impl RecvSide {
             }
             self.parked.end = self.now.plus(PATIENCE);
         }
-        let bytes = payload.len() + OVERHEAD;
-        if self.parked.bytes + bytes > ROOM {
+        if !self.keep(headers, payload, source) {
             self.drops.no_receive += 1;
             self.echo(headers, source);
-        } else {
-            self.parked.bytes += bytes;
-            self.parked.packets.push_back(Packet {
-                headers: *headers,
-                payload: payload.into(),
-                source: *source,
-            });
         }
         true
     }
 
-    /// Whether the packet begins a message, or ends one, that takes a receive which is not there.
+    /// Keeps a packet behind those that wait, if there is room. What is dropped of a reliable connection is sent again.
+    pub(super) fn keep(&mut self, headers: &Headers, payload: &[u8], source: &Source) -> bool {
+        let room = self.parked.bytes + payload.len() + OVERHEAD <= ROOM;
+        if room {
+            self.parked.bytes += payload.len() + OVERHEAD;
+            self.parked.packets.push_back(Packet::new(headers, payload, source));
+        }
+        room
+    }
+
+    /// Keeps a packet that has met an absent page before those that wait.
+    #[cold]
+    pub(super) fn keep_first(&mut self, headers: &Headers, payload: &[u8], source: &Source) {
+        self.parked.bytes += payload.len() + OVERHEAD;
+        self.parked.packets.push_front(Packet::new(headers, payload, source));
+    }
+
+    /// A page that was waited for is present, or will never be. Afterwards what has waited is handled, and there may be replies.
+    pub fn handle_page(
+        &mut self,
+        now: Instant,
+        part: Part,
+        miss: &Miss,
+        outcome: Result<(), Fault>,
+        mem: &dyn Memory,
+        notices: &mut Notices,
+    ) {
+        self.now = now;
+        if part == Part::Reply {
+            self.replies.gate.resolved(miss, outcome);
+        } else if self.gate.resolved(miss, outcome) {
+            self.parked.end = now.plus(PATIENCE);
+            self.resume(now, mem, notices);
+        }
+    }
+
+    /// Whether the packet begins a message, or ends one, that takes a receive which is not there. Reliable ones are refused
+    /// then.
     fn lacks_receive(&self, headers: &Headers) -> bool {
+        if self.kind == QpType::Rc {
+            return false;
+        }
         let info = headers.bth.opcode.info();
         let takes = match (self.kind, info.operation) {
             (QpType::Ud, _) => {
@@ -107,6 +152,7 @@ impl RecvSide {
             _ => false,
         };
         takes
+            && self.claimed.is_none()
             && match &self.receives {
                 Receives::Own(queue) => queue.is_empty(),
                 Receives::Shared(srq) => srq.front_room().is_none(),
@@ -116,7 +162,9 @@ impl RecvSide {
     /// Handles what has waited, as far as there are receives now.
     pub fn resume(&mut self, now: Instant, mem: &dyn Memory, notices: &mut Notices) {
         self.now = now;
-        while let Some(front) = self.parked.packets.front() {
+        while !self.gate.is_waiting()
+            && let Some(front) = self.parked.packets.front()
+        {
             let late = now >= self.parked.end;
             if self.lacks_receive(&front.headers) && !late {
                 break;

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use super::RecvSide;
 use crate::ids::{PKey, Psn, RKey};
-use crate::mem::{Access, Key, Memory, copy};
+use crate::mem::odp::By;
+use crate::mem::{Access, Key, MemError, Memory, Miss, copy};
 use crate::qp::checksum;
+use crate::qp::gate::Gate;
 use crate::qp::pace::Pace;
-use crate::qp::{Cause, Failure, Notices, Progress};
+use crate::qp::{Cause, Failure, Notices, PageFault, Part, Progress};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, WcStatus};
 use crate::wire::batch::REFERENCE_FROM;
@@ -71,11 +73,19 @@ pub(super) struct Replies {
     emitted: usize,
     /// For each packet of the present batch: which reply, and which packet of it.
     packets: Vec<(usize, u32)>,
+    /// The next READ response waits for a page.
+    pub(super) gate: Gate,
 }
 
 impl Default for Replies {
     fn default() -> Self {
-        Self { pace: Pace::new(), queue: VecDeque::new(), emitted: 0, packets: Vec::new() }
+        Self {
+            pace: Pace::new(),
+            queue: VecDeque::new(),
+            emitted: 0,
+            packets: Vec::new(),
+            gate: Gate::default(),
+        }
     }
 }
 
@@ -158,6 +168,7 @@ impl Replies {
         self.queue.retain(|r| matches!(r.kind, Kind::Nak(_)));
         self.emitted = 0;
         self.packets.clear();
+        self.gate = Gate::default();
     }
 }
 
@@ -197,7 +208,7 @@ impl RecvSide {
         let (dest, mtu) = (accept.dest_qpn, accept.mtu.bytes());
         while let Some(reply) = self.replies.queue.get(self.replies.emitted).copied() {
             let read = matches!(reply.kind, Kind::Read(_));
-            if read && now < self.replies.pace.not_before() {
+            if read && (now < self.replies.pace.not_before() || self.replies.gate.is_waiting()) {
                 return Progress::Wait;
             }
             if read && self.replies.pace.is_slow() && batch.packets() as u32 * mtu >= SLOW_BURST {
@@ -243,7 +254,15 @@ impl RecvSide {
                         headers.aeth = aeth(Syndrome::ACK);
                     }
                     batch.begin(&path, &headers, len, headers.bth.psn.value());
-                    if let Err(cause) = self.append_read(&job, offset, len, mem, batch) {
+                    let psn = headers.bth.psn;
+                    if let Err(cause) = self.append_read(&job, psn, offset, len, mem, batch) {
+                        if let Some(miss) = cause.miss() {
+                            let miss = Miss { ahead: u64::from(job.len) - offset - len as u64, ..miss };
+                            self.replies.gate.wait(psn, miss);
+                            let (part, by) = (Part::Reply, By::Responder);
+                            notices.faults.push(PageFault { part, by, miss });
+                            return Progress::Wait;
+                        }
                         self.refuse_read(reply, k, cause, notices);
                         continue;
                     }
@@ -265,6 +284,7 @@ impl RecvSide {
     fn append_read(
         &self,
         job: &ReadJob,
+        psn: Psn,
         offset: u64,
         len: usize,
         mem: &dyn Memory,
@@ -274,19 +294,23 @@ impl RecvSide {
             return Ok(());
         }
         let addr = job.addr.wrapping_add(offset);
-        let at = match mem.translate(self.pd, Key::Remote(job.rkey), addr, len as u64, Access::REMOTE_READ) {
+        let range = (self.pd, Key::Remote(job.rkey), addr, len as u64, Access::REMOTE_READ);
+        let at = match self.replies.gate.translate(mem, psn, range) {
             Ok(at) => at,
-            Err(e) => {
+            Err(cause) => {
                 batch.abandon();
-                return Err(Cause::Remote(e));
+                return Err(match cause {
+                    Cause::Local(error @ MemError::Denied(_)) => Cause::Remote(error),
+                    cause => cause,
+                });
             }
         };
-        if len < REFERENCE_FROM || job.again {
-            batch.stage(len, |out| copy::read(at, out))?;
+        let added = if len < REFERENCE_FROM || job.again {
+            batch.stage(len, |out| copy::read(at, out))
         } else {
-            batch.reference(at.0, len, |icrc| checksum(at, len, icrc))?;
-        }
-        Ok(())
+            batch.reference(at.0, len, |icrc| checksum(at, len, icrc))
+        };
+        added.map_err(|fault| self.replies.gate.fault(mem, psn, fault, range))
     }
 
     /// The memory went away while a READ was being answered.

@@ -4,8 +4,9 @@ use super::check::{Order, check_length, check_psn, check_sequence};
 use super::reply::{Kind, ReadJob, Reply};
 use super::{Message, Receives, RecvSide, SavedAtomic, Source};
 use crate::ids::{Gid, Lid, Psn};
-use crate::mem::{Access, Key, Memory, copy};
-use crate::qp::{Cause, Failure, Notices};
+use crate::mem::odp::By;
+use crate::mem::{Access, Key, MemError, Memory, Miss, copy};
+use crate::qp::{Cause, Failure, Notices, PageFault, Part};
 use crate::srq::RecvWqe;
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, QpState, QpType, Wc, WcOpcode, WcStatus, limits};
@@ -21,6 +22,18 @@ enum Refusal {
     Receive(RecvWqe, WcStatus, NakCode, Cause),
     /// Not now and without an answer; the peer will repeat it.
     Drop,
+    /// A page is not present: the packet has to be executed anew when it is. Nothing was done that may not be done twice.
+    NotPresent(Miss, By),
+}
+
+impl Refusal {
+    /// The refusal of an access to remote memory.
+    fn access(cause: Cause, by: By) -> Self {
+        match cause.miss() {
+            Some(miss) => Self::NotPresent(miss, by),
+            None => Self::Nak(NakCode::RemoteAccess, cause),
+        }
+    }
 }
 
 impl RecvSide {
@@ -51,13 +64,17 @@ impl RecvSide {
             notices.events.push(AsyncEvent::CommEstablished(self.qpn));
         }
         if self.kind == QpType::Rc {
-            self.handle_reliable(headers, payload, mem, notices);
+            if self.parked.is_empty() {
+                self.handle_ready(headers, payload, source, mem, notices);
+            } else {
+                self.keep(headers, payload, source);
+            }
         } else if !self.park(headers, payload, source) {
             self.handle_ready(headers, payload, source, mem, notices);
         }
     }
 
-    /// An unreliable packet that need not wait.
+    /// A packet that need not wait for those before it. If it meets an absent page it is the first one that waits.
     pub(super) fn handle_ready(
         &mut self,
         headers: &Headers,
@@ -66,12 +83,23 @@ impl RecvSide {
         mem: &dyn Memory,
         notices: &mut Notices,
     ) {
-        if self.kind == QpType::Uc {
-            self.handle_unreliable(headers, payload, mem, notices);
-        } else {
-            self.handle_datagram(headers, payload, source, mem, notices);
+        let waits = match self.kind {
+            QpType::Rc => self.handle_reliable(headers, payload, mem, notices),
+            QpType::Uc => self.handle_unreliable(headers, payload, mem, notices),
+            QpType::Ud => self.handle_datagram(headers, payload, source, mem, notices),
+        };
+        if waits {
+            self.keep_first(headers, payload, source);
+        } else if self.kind != QpType::Rc {
+            self.echo(headers, source);
         }
-        self.echo(headers, source);
+    }
+
+    /// Waits for a page. Returns true: the packet is to be kept.
+    fn await_page(&mut self, psn: Psn, miss: Miss, by: By, notices: &mut Notices) -> bool {
+        self.gate.wait(psn, miss);
+        notices.faults.push(PageFault { part: Part::Responder, by, miss });
+        true
     }
 
     fn handle_reliable(
@@ -80,18 +108,21 @@ impl RecvSide {
         payload: &[u8],
         mem: &dyn Memory,
         notices: &mut Notices,
-    ) {
+    ) -> bool {
         let psn = headers.bth.psn;
         match check_psn(psn, self.epsn) {
             Order::Expected => {}
-            Order::Duplicate => return self.handle_duplicate(headers, mem),
+            Order::Duplicate => {
+                self.handle_duplicate(headers, mem);
+                return false;
+            }
             Order::Gap => {
                 // One sequence NAK a gap (IBA 9.7.5.2.8).
                 if !self.nak_sent {
                     self.nak_sent = true;
                     self.replies.refuse(self.epsn, self.msn, Syndrome::Nak(NakCode::PsnSequence));
                 }
-                return;
+                return false;
             }
         }
         let result = self.execute(headers, payload, mem, notices);
@@ -105,10 +136,16 @@ impl RecvSide {
                     self.replies.extend(last, self.msn);
                 }
             }
-            Err(Refusal::NotReady) => {
-                self.nak_sent = true;
-                let timer = self.accept.as_ref().map_or(0, |a| a.min_rnr_timer);
-                self.replies.refuse(psn, self.msn, Syndrome::Rnr { timer });
+            Err(Refusal::NotReady) => self.refuse_not_ready(psn),
+            Err(Refusal::NotPresent(miss, by)) => {
+                if !self.refuse_faults {
+                    return self.await_page(psn, miss, by, notices);
+                }
+                // One wait at a time: a packet that is repeated early is refused again.
+                if !self.gate.is_waiting() {
+                    self.await_page(psn, miss, by, notices);
+                }
+                self.refuse_not_ready(psn);
             }
             Err(Refusal::Drop) => {}
             Err(Refusal::Nak(code, cause)) => self.refuse(psn, code, None, cause, notices),
@@ -116,6 +153,14 @@ impl RecvSide {
                 self.refuse(psn, code, Some((wqe, status)), cause, notices);
             }
         }
+        false
+    }
+
+    /// RNR NAK: the peer tries again later.
+    fn refuse_not_ready(&mut self, psn: Psn) {
+        self.nak_sent = true;
+        let timer = self.accept.as_ref().map_or(0, |a| a.min_rnr_timer);
+        self.replies.refuse(psn, self.msn, Syndrome::Rnr { timer });
     }
 
     fn answers_itself(&self, headers: &Headers) -> bool {
@@ -224,6 +269,9 @@ impl RecvSide {
 
     /// Takes the next receive.
     fn take_receive(&mut self, notices: &mut Notices) -> Option<RecvWqe> {
+        if self.claimed.is_some() {
+            return self.claimed.take();
+        }
         match &mut self.receives {
             Receives::Own(queue) => queue.pop_front(),
             Receives::Shared(srq) => {
@@ -259,7 +307,15 @@ impl RecvSide {
             let cause = Cause::RecvTooShort { have, room };
             return Err(Refusal::Receive(wqe, WcStatus::LocLenErr, NakCode::InvalidRequest, cause));
         }
-        if let Err(cause) = self.scatter(&wqe, received, payload, mem) {
+        if let Err(cause) = self.scatter(&wqe, received, payload, headers, mem) {
+            if let Some(miss) = cause.miss() {
+                if position.is_start() {
+                    self.claimed = Some(wqe);
+                } else {
+                    self.message = Message::Send { wqe, received };
+                }
+                return Err(Refusal::NotPresent(miss, By::Receive));
+            }
             return Err(Refusal::Receive(wqe, WcStatus::LocProtErr, NakCode::RemoteOperational, cause));
         }
         self.epsn = self.epsn.plus(1);
@@ -282,22 +338,31 @@ impl RecvSide {
         Wc { src_qpn: accept.dest_qpn, slid, ..wc }
     }
 
-    fn scatter(&self, wqe: &RecvWqe, offset: u64, payload: &[u8], mem: &dyn Memory) -> Result<(), Cause> {
+    fn scatter(
+        &self,
+        wqe: &RecvWqe,
+        offset: u64,
+        payload: &[u8],
+        headers: &Headers,
+        mem: &dyn Memory,
+    ) -> Result<(), Cause> {
         let pd = match &self.receives {
             Receives::Own(_) => self.pd,
             Receives::Shared(srq) => srq.pd,
         };
+        let psn = headers.bth.psn;
         let mut rest = payload;
         for part in wqe.sges.slices(offset, payload.len() as u64) {
             let (now, later) = rest.split_at(part.len as usize);
-            let at = mem.translate(
-                pd,
-                Key::Local(part.lkey),
-                part.addr,
-                u64::from(part.len),
-                Access::LOCAL_WRITE,
-            )?;
-            copy::write(at, now)?;
+            let range = (pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
+            let copied = self
+                .gate
+                .translate(mem, psn, range)
+                .and_then(|at| copy::write(at, now).map_err(|fault| self.gate.fault(mem, psn, fault, range)));
+            if let Err(cause) = copied {
+                let offset = offset + (payload.len() - rest.len()) as u64;
+                return Err(look_ahead(wqe, offset, headers, cause));
+            }
             rest = later;
         }
         Ok(())
@@ -316,9 +381,8 @@ impl RecvSide {
                 _ => "an atomic, but the queue pair does not allow REMOTE_ATOMIC",
             }));
         }
-        mem.translate(self.pd, Key::Remote(reth.rkey), reth.addr, u64::from(reth.len), need)
-            .map(|_| ())
-            .map_err(Cause::Remote)
+        mem.check(self.pd, Key::Remote(reth.rkey), reth.addr, u64::from(reth.len), need)
+            .map_err(|denial| Cause::Remote(denial.into()))
     }
 
     fn receive_write(
@@ -354,10 +418,20 @@ impl RecvSide {
         if !payload.is_empty() {
             let at = addr.wrapping_add(u64::from(received));
             let len = payload.len() as u64;
-            let host = mem
-                .translate(self.pd, Key::Remote(rkey), at, len, Access::REMOTE_WRITE)
-                .map_err(|e| access(Cause::Remote(e)))?;
-            copy::write(host, payload).map_err(|f| access(Cause::from(f)))?;
+            let range = (self.pd, Key::Remote(rkey), at, len, Access::REMOTE_WRITE);
+            let psn = headers.bth.psn;
+            let copied = self.gate.translate(mem, psn, range).map_err(remote).and_then(|host| {
+                copy::write(host, payload).map_err(|fault| self.gate.fault(mem, psn, fault, range))
+            });
+            if let Err(cause) = copied {
+                let refusal = Refusal::access(cause, By::Responder);
+                if let Refusal::NotPresent(miss, by) = refusal {
+                    self.claimed = receive;
+                    let miss = Miss { ahead: u64::from(total) - have, ..miss };
+                    return Err(Refusal::NotPresent(miss, by));
+                }
+                return Err(refusal);
+            }
         }
         self.epsn = self.epsn.plus(1);
         if position.is_end() {
@@ -388,6 +462,13 @@ impl RecvSide {
         if !self.replies.has_room() {
             return Err(Refusal::Drop);
         }
+        // Otherwise the response waits, and requests after it do not.
+        if self.refuse_faults && reth.len > 0 {
+            let len = u64::from(reth.len);
+            let range = (self.pd, Key::Remote(reth.rkey), reth.addr, len, Access::REMOTE_READ);
+            let found = self.gate.translate(mem, headers.bth.psn, range).map_err(remote);
+            found.map_err(|cause| Refusal::access(cause, By::Responder))?;
+        }
         let packets = reth.len.div_ceil(mtu).max(1);
         let psn = self.epsn;
         self.epsn = psn.plus(packets);
@@ -413,14 +494,15 @@ impl RecvSide {
         if !self.replies.has_room() {
             return Err(Refusal::Drop);
         }
-        let host = mem
-            .translate(self.pd, Key::Remote(rkey), addr, 8, Access::REMOTE_ATOMIC)
-            .map_err(|e| access(Cause::Remote(e)))?;
+        let range = (self.pd, Key::Remote(rkey), addr, 8, Access::REMOTE_ATOMIC);
+        let psn = headers.bth.psn;
+        let access = |cause| Refusal::access(cause, By::Responder);
+        let host = self.gate.translate(mem, psn, range).map_err(remote).map_err(access)?;
         let original = match headers.bth.opcode.info().operation {
             Operation::CompareSwap => copy::compare_swap(host, compare, swap_add),
             _ => copy::fetch_add(host, swap_add),
         }
-        .map_err(|f| access(Cause::from(f)))?;
+        .map_err(|fault| access(self.gate.fault(mem, psn, fault, range)))?;
         let psn = self.epsn;
         self.epsn = psn.plus(1);
         self.msn = (self.msn + 1) & Psn::MASK;
@@ -439,7 +521,7 @@ impl RecvSide {
         payload: &[u8],
         mem: &dyn Memory,
         notices: &mut Notices,
-    ) {
+    ) -> bool {
         let info = headers.bth.opcode.info();
         let psn = headers.bth.psn;
         let in_order = psn == self.epsn;
@@ -450,12 +532,13 @@ impl RecvSide {
                 self.epsn = psn.plus(1);
                 self.message = Message::Skip;
                 self.drops.unreliable += 1;
-                return;
+                return false;
             }
         }
         self.epsn = psn;
         if let Err(refusal) = self.execute(headers, payload, mem, notices) {
             match refusal {
+                Refusal::NotPresent(miss, by) => return self.await_page(psn, miss, by, notices),
                 Refusal::NotReady => self.drops.no_receive += 1,
                 Refusal::Receive(wqe, status, _, cause) => {
                     let wc = Wc::failed(wqe.id, WcOpcode::Recv, self.qpn, status);
@@ -473,6 +556,7 @@ impl RecvSide {
             self.epsn = psn.plus(1);
             self.message = if info.position.is_end() { Message::None } else { Message::Skip };
         }
+        false
     }
 
     /// Gives up the message that is being received; its receive is used for the next one. Returns whether it had one.
@@ -495,33 +579,38 @@ impl RecvSide {
         source: &Source,
         mem: &dyn Memory,
         notices: &mut Notices,
-    ) {
+    ) -> bool {
         const GRH: usize = 40;
-        let (Some(deth), Some(accept)) = (headers.deth, &self.accept) else { return };
+        let (Some(deth), Some(accept)) = (headers.deth, &self.accept) else { return false };
         if deth.qkey != accept.qkey {
             self.drops.qkey += 1;
-            return;
+            return false;
         }
         let len = GRH + payload.len();
-        let room = match &self.receives {
-            Receives::Own(queue) => queue.front().map(|w| w.sges.total()),
-            Receives::Shared(srq) => srq.front_room(),
+        let room = match (&self.claimed, &self.receives) {
+            (Some(wqe), _) => Some(wqe.sges.total()),
+            (None, Receives::Own(queue)) => queue.front().map(|w| w.sges.total()),
+            (None, Receives::Shared(srq)) => srq.front_room(),
         };
         match room {
             None => {
                 self.drops.no_receive += 1;
-                return;
+                return false;
             }
             Some(room) if room < len as u64 => {
                 self.drops.too_long += 1;
-                return;
+                return false;
             }
             Some(_) => {}
         }
-        let Some(wqe) = self.take_receive(notices) else { return };
+        let Some(wqe) = self.take_receive(notices) else { return false };
         let result = self
-            .scatter(&wqe, 0, &grh(source), mem)
-            .and_then(|()| self.scatter(&wqe, GRH as u64, payload, mem));
+            .scatter(&wqe, 0, &grh(source), headers, mem)
+            .and_then(|()| self.scatter(&wqe, GRH as u64, payload, headers, mem));
+        if let Some(miss) = result.as_ref().err().and_then(Cause::miss) {
+            self.claimed = Some(wqe);
+            return self.await_page(headers.bth.psn, miss, By::Receive, notices);
+        }
         match result {
             Ok(()) => {
                 let mut wc = Wc::new(wqe.id, WcOpcode::Recv, self.qpn, len as u32);
@@ -540,7 +629,30 @@ impl RecvSide {
                 notices.fatal = true;
             }
         }
+        false
     }
+}
+
+/// A refused translation of a peer's key.
+fn remote(cause: Cause) -> Cause {
+    match cause {
+        Cause::Local(error @ MemError::Denied(_)) => Cause::Remote(error),
+        cause => cause,
+    }
+}
+
+/// A miss at `offset` of a receive. If the message goes on, so will the element of the receive.
+#[cold]
+fn look_ahead(wqe: &RecvWqe, offset: u64, headers: &Headers, cause: Cause) -> Cause {
+    /// How long the message is, nobody knows.
+    const MOST: u64 = 1 << 20;
+    let Some(miss) = cause.miss() else { return cause };
+    let left = match headers.bth.opcode.info().position.is_end() {
+        true => 0,
+        false => wqe.sges.total().saturating_sub(offset),
+    };
+    let part = wqe.sges.slices(offset, left).next().map_or(0, |part| u64::from(part.len));
+    Cause::Local(MemError::NotPresent(Miss { ahead: part.saturating_sub(miss.len).min(MOST), ..miss }))
 }
 
 fn invalid(what: &'static str) -> Refusal {

@@ -2,8 +2,9 @@
 
 use super::{SendSide, Timers};
 use crate::ids::Psn;
-use crate::mem::{Access, Key, Memory, copy};
-use crate::qp::{Cause, Notices, rnr_wait_ns};
+use crate::mem::odp::By;
+use crate::mem::{Access, Key, Memory, Miss, copy};
+use crate::qp::{Cause, Notices, PageFault, Part, rnr_wait_ns};
 use crate::time::Instant;
 use crate::verbs::{QpState, QpType, SendFlags, SendOp, Wc, WcStatus};
 use crate::wire::{Headers, NakCode, Operation, Syndrome};
@@ -20,6 +21,10 @@ impl SendSide {
     ) {
         self.now = now;
         if self.kind != QpType::Rc || !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        // The response at `una` is to be asked for again. What comes until then comes again too.
+        if self.response_gate.is_waiting() {
             return;
         }
         let psn = headers.bth.psn;
@@ -231,7 +236,10 @@ impl SendSide {
             return self.fail_front(WcStatus::BadRespErr, cause, notices);
         }
         if let Err(cause) = self.scatter(offset, payload, mem) {
-            return self.fail_front(WcStatus::LocProtErr, cause, notices);
+            return match cause.miss() {
+                Some(miss) => self.await_page(psn, miss, notices),
+                None => self.fail_front(WcStatus::LocProtErr, cause, notices),
+            };
         }
         self.responded(psn);
     }
@@ -251,7 +259,10 @@ impl SendSide {
         }
         // The value is delivered in the byte order of the host.
         if let Err(cause) = self.scatter(0, &original.to_ne_bytes(), mem) {
-            return self.fail_front(WcStatus::LocProtErr, cause, notices);
+            return match cause.miss() {
+                Some(miss) => self.await_page(psn, miss, notices),
+                None => self.fail_front(WcStatus::LocProtErr, cause, notices),
+            };
         }
         self.responded(psn);
     }
@@ -267,20 +278,23 @@ impl SendSide {
         self.advance(psn.plus(1));
     }
 
+    /// The response at `psn` meets an absent page. It is dropped and nothing is waited for from the peer until the page
+    /// is there.
+    fn await_page(&mut self, psn: Psn, miss: Miss, notices: &mut Notices) {
+        self.response_gate.wait(psn, miss);
+        notices.faults.push(PageFault { part: Part::Completer, by: By::Requester, miss });
+        self.timers = Timers { ack: Instant::NEVER, probe: Instant::NEVER, probes: 0 };
+    }
+
     /// Writes response data to the local memory of the front request.
     fn scatter(&self, offset: u64, payload: &[u8], mem: &dyn Memory) -> Result<(), Cause> {
         let Some(front) = self.wqes.front() else { return Ok(()) };
         let mut rest = payload;
         for part in front.sges.slices(offset, payload.len() as u64) {
             let (now, later) = rest.split_at(part.len as usize);
-            let at = mem.translate(
-                self.pd,
-                Key::Local(part.lkey),
-                part.addr,
-                u64::from(part.len),
-                Access::LOCAL_WRITE,
-            )?;
-            copy::write(at, now)?;
+            let range = (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
+            let at = self.response_gate.translate(mem, self.una, range)?;
+            copy::write(at, now).map_err(|fault| self.response_gate.fault(mem, self.una, fault, range))?;
             rest = later;
         }
         Ok(())
@@ -292,7 +306,7 @@ impl SendSide {
             return until;
         }
         if self.kind != QpType::Rc {
-            let waits = self.next < self.wqes.len() && self.state == QpState::Rts;
+            let waits = self.next < self.wqes.len() && self.state == QpState::Rts && !self.gate.is_waiting();
             return match waits {
                 true if self.unechoed() => self.unacknowledged.deadline(),
                 true => self.pace.not_before(),

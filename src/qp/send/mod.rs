@@ -8,6 +8,7 @@ mod unacknowledged;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::gate::Gate;
 use super::pace::Pace;
 use super::window::{PACKET_OVERHEAD, Window};
 use super::{Cause, Failure, Notices, SgeList, ack_timeout_ns};
@@ -166,6 +167,13 @@ pub struct SendSide {
     unacknowledged: Unacknowledged,
     notify_drained: bool,
 
+    /// What is to be sent waits for a page.
+    gate: Gate,
+    /// The response at `una` waits for a page. It was dropped, and is asked for again when the page is there.
+    response_gate: Gate,
+    /// A response has had to wait: from now on its memory is looked at before a request asks for it.
+    look_ahead: bool,
+
     /// Completions that are not in the queue yet, with the position of their request.
     done: Vec<(Wc, u64)>,
     now: Instant,
@@ -213,6 +221,9 @@ impl SendSide {
             burst: 0,
             unacknowledged: Unacknowledged::default(),
             notify_drained: false,
+            gate: Gate::default(),
+            response_gate: Gate::default(),
+            look_ahead: false,
             done: Vec::new(),
             now: Instant::ZERO,
         }
@@ -468,6 +479,8 @@ impl SendSide {
         self.awaited.clear();
         self.stuck = None;
         self.rnr_until = None;
+        self.gate = Gate::default();
+        self.response_gate = Gate::default();
         self.timers = Timers { ack: Instant::NEVER, probe: Instant::NEVER, probes: 0 };
     }
 

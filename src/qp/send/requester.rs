@@ -2,9 +2,10 @@
 
 use super::{Awaited, Cause, SendSide, Stuck, Wqe};
 use crate::ids::{PKey, Psn, QKey, Qpn};
-use crate::mem::{Access, Key, Memory, copy};
+use crate::mem::odp::By;
+use crate::mem::{Access, Fault, Key, MemError, Memory, Miss, copy};
 use crate::qp::checksum;
-use crate::qp::{Notices, Progress};
+use crate::qp::{Notices, PageFault, Part, Progress};
 use crate::time::Instant;
 use crate::verbs::{QpState, QpType, SendFlags, SendOp, WcStatus};
 use crate::wire::batch::REFERENCE_FROM;
@@ -46,6 +47,8 @@ enum Blocked {
     Stuck,
     /// The receiver of unreliable messages cannot keep up.
     Pace,
+    /// A page that is not present.
+    Page,
 }
 
 /// One packet of a request.
@@ -55,6 +58,15 @@ struct Shape {
     offset: u64,
     len: u32,
     position: Position,
+}
+
+/// A miss at `offset` of a request: the rest of its scatter/gather element will be needed next.
+#[cold]
+fn look_ahead(wqe: &Wqe, offset: u64, cause: Cause) -> Cause {
+    let Some(miss) = cause.miss() else { return cause };
+    let left = u64::from(wqe.len).saturating_sub(offset);
+    let part = wqe.sges.slices(offset, left).next().map_or(0, |part| u64::from(part.len));
+    Cause::Local(MemError::NotPresent(Miss { ahead: part.saturating_sub(miss.len), ..miss }))
 }
 
 impl SendSide {
@@ -82,11 +94,17 @@ impl SendSide {
             }
             let k = self.next_psn.ahead_of(wqe.psn);
             let emitted = match wqe.op {
-                SendOp::Read(_) => self.emit_read(k, batch),
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.emit_atomic(batch),
+                SendOp::Read(_) => self.emit_read(k, mem, batch),
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.emit_atomic(mem, batch),
                 _ => self.emit_data(k, mtu, mem, batch),
             };
             if let Err((status, cause)) = emitted {
+                if let Some(miss) = cause.miss() {
+                    self.gate.wait(self.next_psn, miss);
+                    let (part, by) = (Part::Requester, By::Requester);
+                    notices.faults.push(PageFault { part, by, miss });
+                    break;
+                }
                 let wqe = self.popped + self.next as u64;
                 self.stuck = Some(Stuck { wqe, status, cause });
                 self.check_stuck(notices);
@@ -111,6 +129,9 @@ impl SendSide {
         let begins = self.next_psn == wqe.psn;
         if self.state == QpState::Sqd && begins && !self.next_psn.is_before(self.max_psn) {
             return Some(Blocked::Draining);
+        }
+        if self.gate.is_waiting() || self.response_gate.is_waiting() {
+            return Some(Blocked::Page);
         }
         if self.kind != QpType::Rc {
             if self.unechoed() {
@@ -242,19 +263,19 @@ impl SendSide {
             });
             staged.map_err(|c| (WcStatus::LocQpOpErr, c))?;
         } else {
+            let psn = self.next_psn;
+            let mut done = 0;
+            let mut result = Ok(());
             for part in wqe.sges.slices(shape.offset, u64::from(shape.len)) {
                 let len = part.len as usize;
-                let at = match mem.translate(
-                    self.pd,
-                    Key::Local(part.lkey),
-                    part.addr,
-                    u64::from(part.len),
-                    Access::LOCAL_READ,
-                ) {
+                let range =
+                    (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_READ);
+                let at = match self.gate.translate(mem, psn, range) {
                     Ok(at) => at,
-                    Err(e) => {
+                    Err(cause) => {
                         batch.abandon();
-                        return Err((WcStatus::LocProtErr, Cause::Local(e)));
+                        result = Err(cause);
+                        break;
                     }
                 };
                 // A program that changes memory while it is sent would break the ICRC of a referenced packet; the
@@ -264,7 +285,17 @@ impl SendSide {
                 } else {
                     batch.reference(at.0, len, |icrc| checksum(at, len, icrc))
                 };
-                added.map_err(|f| (WcStatus::LocProtErr, Cause::from(f)))?;
+                if let Err(fault) = added {
+                    result = Err(self.gate.fault(mem, psn, fault, range));
+                    break;
+                }
+                done += len as u64;
+            }
+            if let Err(cause) = result {
+                if self.kind != QpType::Rc {
+                    self.unacknowledged.take_back(path, psn, shape.len);
+                }
+                return Err((WcStatus::LocProtErr, look_ahead(wqe, shape.offset + done, cause)));
             }
         }
         batch.finish();
@@ -276,8 +307,25 @@ impl SendSide {
         Ok(())
     }
 
+    /// Whether the local memory for a response is present. Waiting for it before the peer is asked is better than dropping
+    /// what it sends. Other errors show when the response comes.
+    fn await_local(&self, offset: u64, len: u64, mem: &dyn Memory) -> Result<(), (WcStatus, Cause)> {
+        let wqe = &self.wqes[self.next];
+        let mut done = 0;
+        for part in wqe.sges.slices(offset, len) {
+            let range = (self.pd, Key::Local(part.lkey), part.addr, u64::from(part.len), Access::LOCAL_WRITE);
+            if let Err(cause) = self.gate.translate(mem, self.next_psn, range)
+                && cause.miss().is_some()
+            {
+                return Err((WcStatus::LocProtErr, look_ahead(wqe, offset + done, cause)));
+            }
+            done += u64::from(part.len);
+        }
+        Ok(())
+    }
+
     /// A READ request for a piece, or for the rest of it after a loss.
-    fn emit_read(&mut self, k: u32, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
+    fn emit_read(&mut self, k: u32, mem: &dyn Memory, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
         let wqe = &self.wqes[self.next];
         let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
         let (SendOp::Read(remote), Some(path)) = (wqe.op, &conn.path) else {
@@ -290,6 +338,9 @@ impl SendSide {
         let packets = (wqe.packets - k).min(chunk - k % chunk);
         let offset = u64::from(k) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(mtu)) as u32;
+        if self.look_ahead {
+            self.await_local(offset, u64::from(len), mem)?;
+        }
         let mut bth = self.bth(Opcode::RcRdmaReadRequest, conn.dest_qpn, self.next_psn);
         bth.ack_request = true;
         let mut headers = Headers::new(bth);
@@ -309,7 +360,10 @@ impl SendSide {
         Ok(())
     }
 
-    fn emit_atomic(&mut self, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
+    fn emit_atomic(&mut self, mem: &dyn Memory, batch: &mut TxBatch) -> Result<(), (WcStatus, Cause)> {
+        if self.look_ahead {
+            self.await_local(0, 8, mem)?;
+        }
         let wqe = &self.wqes[self.next];
         let conn = self.conn.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
         let path = conn.path.as_ref().ok_or((WcStatus::LocQpOpErr, Cause::NoPath))?;
@@ -403,6 +457,23 @@ impl SendSide {
     pub(super) fn probe_interval(&self) -> u64 {
         let patience = self.conn.as_ref().and_then(|c| c.window.patience());
         patience.map_or(FIRST_PROBE, |ns| ns.clamp(PROBE_FLOOR, PROBE_CEILING)) << self.backoff.min(6)
+    }
+
+    /// A page that was waited for is present, or will never be. Afterwards [`poll_transmit`](Self::poll_transmit) goes on.
+    pub fn handle_page(&mut self, now: Instant, part: Part, miss: &Miss, outcome: Result<(), Fault>) {
+        self.now = now;
+        match part {
+            Part::Completer => {
+                if self.response_gate.resolved(miss, outcome) {
+                    self.look_ahead = true;
+                    self.rewind(self.una);
+                    self.arm_timers();
+                }
+            }
+            _ => {
+                self.gate.resolved(miss, outcome);
+            }
+        }
     }
 
     /// Hears how many packets of the batch left. `tags` are the PSNs of all of them, in order. What did not leave is

@@ -96,6 +96,18 @@ impl Unacknowledged {
         due
     }
 
+    /// The packet last told of by [`sent`](Self::sent) is not sent after all.
+    pub(super) fn take_back(&mut self, path: &Arc<Path>, psn: Psn, len: u32) {
+        let bytes = u64::from(len + OVERHEAD);
+        path.flow.charge(-(bytes as i64));
+        if let Some(mark) = self.marks.pop_back_if(|m| m.psn == psn) {
+            // What else it stood for is as before.
+            self.open.push((mark.path, mark.bytes.saturating_sub(bytes)));
+        } else if let Some((_, open)) = self.open.iter_mut().find(|(p, _)| Arc::ptr_eq(p, path)) {
+            *open = open.saturating_sub(bytes);
+        }
+    }
+
     /// The peer has taken the marked packet.
     pub(super) fn echoed(&mut self, psn: Psn) {
         let Some(last) = self.marks.iter().rposition(|m| m.psn == psn) else { return };
@@ -176,6 +188,21 @@ mod tests {
             u.echoed(*marked.last().unwrap());
             assert!(path.flow.in_flight() < LIMIT / 4);
         }
+        drop(u);
+        assert_eq!(path.flow.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_packet_that_is_taken_back_leaves_no_trace() {
+        let (path, mut u) = (path(), Unacknowledged::default());
+        for psn in 0..100 {
+            let before = (path.flow.in_flight(), u.own(&path), u.marks.len());
+            u.sent(Instant(1), &path, Psn::new(psn), 4096, LIMIT, false);
+            u.take_back(&path, Psn::new(psn), 4096);
+            assert_eq!((path.flow.in_flight(), u.own(&path), u.marks.len()), before);
+            u.sent(Instant(1), &path, Psn::new(psn), 4096, LIMIT, false);
+        }
+        assert!(!u.marks.is_empty(), "also those that would have been marked");
         drop(u);
         assert_eq!(path.flow.in_flight(), 0);
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use device::config::LinkLayer;
 use device::device::Device;
 use device::ids::{Gid, LKey, Lid, Mtu, Psn, QKey, Qpn};
-use device::mem::{Access, RegisterError};
+use device::mem::{Access, AdviseError, RegisterError};
 use device::verbs::{AddressVector, AttrMask, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, Sge, Wc};
 
 use crate::abi::*;
@@ -254,6 +254,16 @@ pub fn post_error(error: PostError) -> Errno {
         | PostError::Unsupported(..)
         | PostError::NoAddress
         | PostError::HasSrq => libc::EINVAL,
+    })
+}
+
+/// Why advice was not taken, as errno.
+pub fn advise_error(error: AdviseError) -> Errno {
+    tracing::debug!("advice refused: {error}");
+    Errno(match error {
+        AdviseError::UnknownKey(_) => libc::ENOENT,
+        AdviseError::NotAllowed(_) => libc::EPERM,
+        AdviseError::OutOfBounds { .. } | AdviseError::NotMapped(_) => libc::EFAULT,
     })
 }
 

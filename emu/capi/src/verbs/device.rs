@@ -398,6 +398,7 @@ fn operations(abi: &mut verbs_context) {
     abi.query_device_ex = Some(query::query_device_ex);
     abi.query_rt_values = Some(query::query_rt_values);
     abi.reg_mr_ex = Some(region::ibv_reg_mr_ex);
+    abi.advise_mr = Some(region::advise_mr);
     abi.alloc_td = Some(region::alloc_td);
     abi.dealloc_td = Some(region::dealloc_td);
     abi.alloc_parent_domain = Some(region::alloc_parent_domain);

@@ -138,6 +138,13 @@ pub unsafe extern "C" fn query_device_ex(
             known.completion_timestamp_mask = u64::MAX;
             known.hca_core_clock = CLOCK_KHZ;
             known.device_cap_flags_ex = known.orig_attr.device_cap_flags.into();
+            let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+            known.odp_caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
+            known.odp_caps.per_transport_caps = ibv_odp_transport_caps {
+                rc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC,
+                uc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE,
+                ud_odp_caps: messages,
+            };
             // Atomics of the device are atomics of the processor, of eight bytes.
             known.pci_atomic_caps = ibv_pci_atomic_caps {
                 fetch_add: IBV_PCI_8_BYTES,

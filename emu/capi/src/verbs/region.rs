@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use device::ids::LKey;
+use device::mem::odp::Advice;
 use device::mem::{Access, Change, PdId};
 
-use super::convert::{INVALID, UNSUPPORTED, register_error};
+use super::convert::{INVALID, UNSUPPORTED, advise_error, register_error};
 use super::device::{Shared, context};
 use super::handle::{Object, Private};
 use crate::abi::*;
@@ -259,6 +260,46 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, init: *mut ibv_mr_init_a
             _ => init.iova,
         };
         register(pd, init.addr, init.length, iova, init.access.cast_unsigned())
+    })
+}
+
+/// ibv_advise_mr(3): prefetch of regions that are paged on demand. Without IBV_ADVISE_MR_FLAG_FLUSH it goes on after the
+/// call.
+///
+/// # Safety
+/// The pointers are what the program passed.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    errno(|| {
+        // SAFETY: find checks the pointer.
+        let domain = &unsafe { domain(pd)? }.private.domain;
+        let advice = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => Advice::Read,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::Write,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::Resident,
+            _ => return Err(UNSUPPORTED),
+        };
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
+            return Err(INVALID);
+        }
+        let wait = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0;
+        memory::readable(list, count as usize)?;
+        for index in 0..count as usize {
+            // SAFETY: memory checks the pointer.
+            let sge = unsafe { memory::read(list.wrapping_add(index))? };
+            let range = (sge.addr, u64::from(sge.length));
+            domain
+                .shared
+                .device
+                .advise(domain.id, LKey(sge.lkey), range, advice, wait)
+                .map_err(advise_error)?;
+        }
+        Ok(())
     })
 }
 
