@@ -456,8 +456,10 @@ int main(void)
 	events();
 	signals();
 	channel = rdma_create_event_channel();
-	CHECK(channel == NULL);
-	MINUS(rdma_create_id(NULL, NULL, NULL, RDMA_PS_TCP), ENODEV);
+	CHECK(channel != NULL);
+	MINUS(rdma_create_id(channel, NULL, NULL, RDMA_PS_TCP), EINVAL);
+	MINUS(rdma_create_id(NULL, NULL, NULL, RDMA_PS_TCP), EINVAL);
+	rdma_destroy_event_channel(channel);
 
 	/* A child can run and exit, and could even open a device of its own. */
 	child = fork();
