@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 mod compare;
 mod memory;
+mod paging;
 mod socket;
 use socket::Socket;
 
@@ -48,6 +49,12 @@ enum Bench {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..1400))]
         ping: u32,
     },
+    /// On-demand paging beside pinned regions and beside what the system takes to populate pages, as a table of ratios
+    Paging {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+    },
     /// The receiving side of a stream
     #[command(hide = true)]
     Sink,
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
             raw(runs, Duration::from_millis(milliseconds), &streams, ping as usize)
         }
         Bench::Compare { rounds, write } => compare::compare(rounds, write.as_deref()),
+        Bench::Paging { rounds } => paging::paging(rounds as usize),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };
