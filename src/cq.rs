@@ -50,6 +50,7 @@ pub struct Cq {
     overrun: AtomicBool,
     overrun_reported: AtomicBool,
     notify: Option<Arc<dyn CqNotify>>,
+    vector: u32,
 }
 
 impl std::fmt::Debug for Cq {
@@ -72,7 +73,20 @@ impl Cq {
             overrun: AtomicBool::new(false),
             overrun_reported: AtomicBool::new(false),
             notify,
+            vector: 0,
         }
+    }
+
+    /// The same on a completion vector: a choice of who makes its completions, if workers do.
+    #[must_use]
+    pub fn with_vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// Its completion vector.
+    pub fn vector(&self) -> u32 {
+        self.vector
     }
 
     /// How many completions it holds at most.

@@ -22,12 +22,8 @@ fn scenario(name: &str) {
         return;
     }
     let folder = support::Folder::new(&format!("cm-{name}"));
-    let program = support::compile_as(
-        "cm",
-        &format!("cm-{name}"),
-        &["-O1", "-pthread"],
-        &["-libverbs", "-lrdmacm"],
-    );
+    let program =
+        support::compile_as("cm", &format!("cm-{name}"), &["-O1", "-pthread"], &["-libverbs", "-lrdmacm"]);
     support::output(in_fabric(name, &folder, program).arg(name));
 }
 

@@ -375,8 +375,7 @@ impl Daemon {
     fn add(self: &Rc<Self>, state: &mut State, device: Device) {
         let address = device.address;
         tracing::info!("device {address} on {}", device.interface);
-        match device.first_socket().and_then(|socket| sys::watch(socket, Interest::READABLE))
-        {
+        match device.first_socket().and_then(|socket| sys::watch(socket, Interest::READABLE)) {
             Ok(socket) => {
                 let task = spawn_local(self.clone().keep_receiving(address, socket));
                 state.receivers.insert(address, task);

@@ -102,7 +102,9 @@ pub fn ready() -> Outcome<()> {
     if session::config()?.daemon == Daemon::Off {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            tracing::warn!("the connection manager (rdma_*) is the daemon's, and the configuration says daemon = off");
+            tracing::warn!(
+                "the connection manager (rdma_*) is the daemon's, and the configuration says daemon = off"
+            );
         });
         return Err(Errno(libc::ENODEV));
     }
