@@ -3,9 +3,9 @@
 //! Needs root and the `ip` command; without them each test says so and passes.
 #![allow(unsafe_code)]
 
+mod veth;
+
 use std::net::SocketAddr;
-use std::process::Command;
-use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -13,79 +13,7 @@ use urxe::io::udp::{Config, Receive, UdpLink};
 use urxe::io::wait::{Waker, wait};
 use urxe::io::{Limits, Link, Meta, Runs, RxBatch, SendOutcome, Why};
 use urxe::wire::batch::{IpId, Path, Piece, Run};
-
-const A: &str = "10.77.91.1";
-const B: &str = "10.77.91.2";
-
-fn skipped() -> bool {
-    // SAFETY: no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    let why = if !root {
-        "needs root"
-    } else if Command::new("ip").arg("-V").output().is_err() {
-        "needs the ip command (Debian: iproute2)"
-    } else if !can_make_namespaces() {
-        "may not make network namespaces here"
-    } else {
-        return false;
-    };
-    eprintln!("skipped: {why}");
-    true
-}
-
-fn can_make_namespaces() -> bool {
-    std::thread::spawn(|| enter_new_namespace().is_ok()).join().unwrap()
-}
-
-/// Moves the calling thread into a new network namespace, which ends with the thread and its sockets.
-fn enter_new_namespace() -> std::io::Result<()> {
-    // SAFETY: affects only this thread.
-    match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-/// Runs `ip` in the calling thread's namespace.
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Runs `a` and `b` in two namespaces that a veth pair joins: `va` with address A and `vb` with address B.
-fn joined<T: Send>(a: impl FnOnce() -> T + Send, b: impl FnOnce() -> T + Send) -> (T, T) {
-    let (tid, tid_of_b) = mpsc::channel();
-    let (ready, done) = (&Barrier::new(2), &Barrier::new(2));
-    std::thread::scope(|scope| {
-        let a = scope.spawn(move || {
-            enter_new_namespace().unwrap();
-            let other: libc::pid_t = tid_of_b.recv().unwrap();
-            ip(&format!("link add va type veth peer name vb netns {other}"));
-            ip("link set lo up");
-            ip("link set va up");
-            ip(&format!("address add {A}/24 dev va"));
-            ready.wait();
-            ready.wait();
-            let result = a();
-            done.wait();
-            result
-        });
-        let b = scope.spawn(move || {
-            enter_new_namespace().unwrap();
-            // SAFETY: no arguments.
-            tid.send(unsafe { libc::gettid() }).unwrap();
-            ready.wait();
-            ip("link set lo up");
-            ip("link set vb up");
-            ip(&format!("address add {B}/24 dev vb"));
-            ready.wait();
-            let result = b();
-            done.wait();
-            result
-        });
-        (a.join().unwrap(), b.join().unwrap())
-    })
-}
+use veth::{A, B, ip, joined, skipped};
 
 fn open(ip: &str, change: impl FnOnce(&mut Config)) -> UdpLink {
     let mut config = Config::new(ip.parse().unwrap());

@@ -61,6 +61,10 @@ impl QueuePair {
         merge(&mut new, attr, mask);
         new.state = to;
         let path = if mask.has(M::AV) { Some(self.core.resolve(&attr.av)?) } else { None };
+        if matches!(to, QpState::Reset | QpState::Err) {
+            // The peer waits for acknowledgements of what has completed here; afterwards it would get none.
+            qp.run_replies(&self.core, self.core.clock.now());
+        }
         match (is, to) {
             (_, QpState::Reset) => {
                 qp.enter(QpState::Reset, false);

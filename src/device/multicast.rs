@@ -50,11 +50,18 @@ pub enum GroupError {
 ///
 /// A device with an IPv4 address cannot send to an IPv6 group, but programs are used to make up an IPv6 GID for their
 /// group, whatever the port's own GIDs are. It becomes an IPv4 group of 239.0.0.0/8, which is for private use (RFC
-/// 2365), by a hash of the GID.
+/// 2365), by a hash of the GID. For the same reason an IPv6 group of a scope that never leaves the host, as in perftest's
+/// ff01::, means the group of the same name on the link.
 pub fn group_of(gid: Gid, local: IpAddr) -> Option<IpAddr> {
     match (gid.to_ip(), local) {
         (IpAddr::V4(group), IpAddr::V4(_)) if group.is_multicast() => Some(group.into()),
-        (IpAddr::V6(group), IpAddr::V6(_)) if group.is_multicast() => Some(group.into()),
+        (IpAddr::V6(group), IpAddr::V6(_)) if group.is_multicast() => {
+            let mut octets = group.octets();
+            if octets[1] & 0xf <= 1 {
+                octets[1] = octets[1] & 0xf0 | 2;
+            }
+            Some(IpAddr::from(octets))
+        }
         (IpAddr::V6(group), IpAddr::V4(_)) if group.is_multicast() => {
             // FNV-1a, folded to 24 bits.
             let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
@@ -224,6 +231,8 @@ mod tests {
         let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), "fe80::1".parse().unwrap());
         assert_eq!(group_of(gid("239.1.2.3"), v4), Some(IpAddr::from([239, 1, 2, 3])));
         assert_eq!(group_of(gid("ff0e::7"), v6), Some("ff0e::7".parse().unwrap()));
+        assert_eq!(group_of(gid("ff01::7"), v6), Some("ff02::7".parse().unwrap()));
+        assert_eq!(group_of(gid("ff10::7"), v6), Some("ff12::7".parse().unwrap()));
         assert_eq!(group_of(gid("239.1.2.3"), v6), None);
         for unicast in ["10.0.0.2", "fe80::2", "::"] {
             assert_eq!(group_of(gid(unicast), v4), None);

@@ -8,6 +8,7 @@ mod cli;
 mod cm;
 mod harness;
 mod mpi;
+mod networks;
 mod pyverbs;
 mod report;
 mod toy;
@@ -34,8 +35,12 @@ fn main() -> ExitCode {
     });
     let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
     let cm = cm::tests().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
-    libtest_mimic::run(&arguments, programs.chain(cli).chain(cm).chain([pyverbs, refused]).collect())
-        .exit_code()
+    let hosts = networks::all().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
+    libtest_mimic::run(
+        &arguments,
+        programs.chain(cli).chain(cm).chain(hosts).chain([pyverbs, refused]).collect(),
+    )
+    .exit_code()
 }
 
 fn run(case: &cases::Case) -> Result<(), Failed> {

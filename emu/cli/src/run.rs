@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use urxe::config::{Config, Daemon, KEYS, Source};
+use urxe::io::route;
 
 use crate::args::Run;
 use crate::{Failure, dropin, fabric};
@@ -75,7 +76,14 @@ fn prepend(mut first: OsString, variable: &str) -> OsString {
 
 /// Without a daemon: whether the address is there and free.
 fn check_address(address: IpAddr) -> Result<(), String> {
-    match UdpSocket::bind((address, ROCE_PORT)) {
+    let mut name = SocketAddr::new(address, ROCE_PORT);
+    if let SocketAddr::V6(v6) = &mut name
+        && v6.ip().is_unicast_link_local()
+        && let Ok(Some(interface)) = route::interface(address)
+    {
+        v6.set_scope_id(interface.scope_id);
+    }
+    match UdpSocket::bind(name) {
         Err(e) if e.kind() == ErrorKind::AddrInUse => Err(format!(
             "address {address} is taken: another device or program has its UDP port {ROCE_PORT}; choose another, or auto"
         )),

@@ -233,7 +233,10 @@ fn a_region_that_is_changed_forgets_its_pages_if_they_are_others() {
 #[test]
 fn regions_need_no_memory_behind_them_but_addresses_that_exist() {
     let table = Table::new().unwrap();
-    assert!(table.register(PD, 0, u64::MAX, 0, RW).is_ok(), "all memory");
+    for _ in 0..100 {
+        let all = table.register(PD, 0, u64::MAX, 0, RW).expect("all memory");
+        assert_eq!(all.lkey.0 % 2, 0, "UCX 1.13 crashes with others");
+    }
     assert!(table.register(PD, 8, 100, 8, RW).is_ok());
     assert!(table.register(PD, 1 << 62, 1 << 62, 0, RW).is_ok());
     let overflow = table.register(PD, u64::MAX, 2, 0, RW);

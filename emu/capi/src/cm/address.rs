@@ -176,7 +176,8 @@ pub fn local(host: &impl Host, devices: &[IpAddr], address: SocketAddr) -> Outco
     if let Some(rail) = devices.iter().position(|device| *device == ip) {
         return Ok(Local::Device(rail));
     }
-    if !host.is_local(address) {
+    // The system lets sockets bind to groups, but a group is nobody's address.
+    if ip.is_multicast() || !host.is_local(address) {
         return Err(Errno(libc::EADDRNOTAVAIL));
     }
     if devices.iter().any(|device| same_block(*device, ip)) {
@@ -223,6 +224,12 @@ pub fn reach(
         // As the kernel has it: this host, and there the own device.
         let rail = first.ok_or(no_device)?;
         return Ok(on(rail, devices[rail]));
+    }
+    if ip.is_multicast() {
+        // A group: from the bound device, else the one that packets leave by, else the first.
+        let routed = host.route(None, destination).ok();
+        let way = candidates().find(|rail| Some(devices[*rail]) == routed).or(first);
+        return Ok(on(way.ok_or(no_device)?, ip));
     }
     if let Some(own) = devices.iter().position(|device| *device == ip) {
         return Ok(on(rail.filter(usable).unwrap_or(own), ip));
@@ -333,6 +340,16 @@ mod tests {
         assert_eq!(to(&["127.0.1.1", "10.0.0.1"], &[], "192.168.0.9"), way(1, "10.0.0.1", "192.168.0.9"));
         assert_eq!(to(&["10.0.0.1"], &[], "8.8.8.8"), Err(libc::ENETUNREACH));
         assert_eq!(to(&[], &[], "127.0.0.1"), Err(libc::ENODEV));
+    }
+
+    #[test]
+    fn a_group_is_reached_from_the_device_that_its_packets_leave_by() {
+        assert_eq!(to(&["127.0.1.1"], &[], "239.1.1.1"), way(0, "127.0.1.1", "239.1.1.1"));
+        let devices = [ip("127.0.1.1"), ip("127.0.1.2")];
+        let group = SocketAddr::new(ip("239.1.1.1"), 0);
+        let way = reach(&host(&[]), &devices, None, Some(1), group).expect("reached");
+        assert_eq!((way.rail, way.local), (1, ip("127.0.1.2")));
+        assert_eq!(local(&host(&[]), &devices, group), Err(Errno(libc::EADDRNOTAVAIL)));
     }
 
     #[test]
