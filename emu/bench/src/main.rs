@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 
 mod compare;
 mod memory;
+mod paging;
 mod socket;
 mod steering;
 use socket::Socket;
@@ -65,6 +66,12 @@ enum Bench {
         #[arg(long)]
         slot: Option<u8>,
     },
+    /// On-demand paging beside pinned regions and beside what the system takes to populate pages, as a table of ratios
+    Paging {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+    },
     /// The receiving side of a stream
     #[command(hide = true)]
     Sink,
@@ -94,6 +101,7 @@ fn main() -> ExitCode {
             steering::steering(rounds, Duration::from_millis(milliseconds))
         }
         Bench::SteeringPeer { slot } => steering::peer(slot),
+        Bench::Paging { rounds } => paging::paging(rounds as usize),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };
