@@ -235,7 +235,7 @@ impl Core {
     pub(super) fn kick(&self, qp: &super::qp::Qp) {
         let mut notices = crate::qp::Notices::default();
         let mut side = qp.send.lock();
-        self.scheduler.sends_pending(self, qp, &mut side, self.clock.now(), &mut notices);
+        qp.scheduler.sends_pending(self, qp, &mut side, self.clock.now(), &mut notices);
         qp.deliver_send(self, &mut side);
         drop(side);
         qp.tell(self, notices);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use device::config::{Config, Daemon, LinkLayer, Source};
+use device::config::{Config, Daemon, LinkLayer, Source, Tasks};
 use device::device::{Device, EventSink, Lease};
 use device::verbs::AsyncEvent;
 use parking_lot::Mutex;
@@ -412,14 +412,17 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
         abi.context.device = device;
         abi.context.cmd_fd = command.as_raw_fd();
         abi.context.async_fd = events.descriptor();
-        abi.context.num_comp_vectors = vectors();
+        abi.context.num_comp_vectors = vectors(&opened.device);
         let shared = Arc::new(Shared { device: opened.device.clone(), events });
         Ok(Object::publish(abi, Context { shared, _command: command }))
     })
 }
 
-/// Completion vectors: programs spread their queues over them.
-fn vectors() -> c_int {
+/// Completion vectors: programs spread their queues over them. If workers run the tasks, each worker has one.
+fn vectors(device: &Device) -> c_int {
+    if device.config().tasks != Tasks::Inline {
+        return device.completion_vectors() as c_int;
+    }
     std::thread::available_parallelism().map_or(1, |count| count.get().min(64) as c_int)
 }
 
