@@ -52,6 +52,7 @@ pub struct Cq {
     /// Lost completions are what the program wants.
     may_overrun: AtomicBool,
     notify: Option<Arc<dyn CqNotify>>,
+    vector: u32,
 }
 
 /// What waits in a queue.
@@ -90,7 +91,20 @@ impl Cq {
             overrun_reported: AtomicBool::new(false),
             may_overrun: AtomicBool::new(false),
             notify,
+            vector: 0,
         }
+    }
+
+    /// The same on a completion vector: a choice of who makes its completions, if workers do.
+    #[must_use]
+    pub fn with_vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// Its completion vector.
+    pub fn vector(&self) -> u32 {
+        self.vector
     }
 
     /// How many completions it holds at most.

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use crate::ids::{Lid, Mtu};
 use crate::mem::odp::queue::Latency;
 pub use value::{
-    Bytes, Cpu, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number, OdpFault,
-    Receive, Tasks,
+    Bytes, Cpu, CpuList, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number,
+    OdpFault, Receive, Tasks,
 };
 use value::{GIB, KIB, Value};
 
@@ -114,8 +114,19 @@ keys! {
     lid: Option<Lid> = None;
     /// Addresses of LIDs that are not the low 16 bits of an address in the device's own network.
     lids: LidTable = LidTable::new();
-    /// Where protocol tasks run: `inline` runs them in the thread that posts or polls.
+    /// Where protocol tasks run: `inline` runs them in the thread that posts, polls or receives (lowest latency),
+    /// `workqueue` in workers (nobody who posts or polls waits for the protocol, and several CPUs share the work), `auto`
+    /// inline, and in workers while receiving does not keep up.
     tasks: Tasks = Tasks::Inline;
+    /// Workers for tasks, and so the completion vectors of the device: vector k is served by worker k. If a program puts
+    /// all its completion queues on vector 0, its queue pairs take turns. `auto` is the number of CPUs that the process may
+    /// use, but at most 4.
+    workers: Option<Number<1, 64>> = None;
+    /// CPUs to which workers are pinned: worker k to the k-th of the list, which begins again at its end. `none` leaves
+    /// them to the system.
+    cpus: Option<CpuList> = None;
+    /// How long a worker looks for more work before it sleeps.
+    worker_spin: Micros<1_000_000> = Micros::new_const(0);
     /// How packets are received. `raw` (needs CAP_NET_RAW) sees the IP header, so the ICRC is checked as it is; `udp`
     /// needs no privilege and solves for the one field it cannot see.
     receive: Receive = Receive::Udp;
@@ -335,7 +346,26 @@ impl Config {
                 return Err(Error::Contradiction { first, second, why });
             }
         }
-        Ok(())
+        self.check_cpus(&crate::task::affinity::allowed())
+    }
+
+    /// Refuses CPUs on which the process may not run.
+    fn check_cpus(&self, allowed: &[usize]) -> Result<(), Error> {
+        let cpus = self.cpus.as_ref().map(CpuList::as_slice).unwrap_or_default();
+        let rx_cpu = self.rx_cpu.iter().map(|cpu| ("rx_cpu", cpu.0));
+        let wrong = cpus.iter().map(|&cpu| ("cpus", cpu)).chain(rx_cpu);
+        // What the system does not tell cannot be checked.
+        let Some((name, _)) =
+            wrong.into_iter().find(|(_, cpu)| !allowed.is_empty() && !allowed.contains(cpu))
+        else {
+            return Ok(());
+        };
+        let found = self.entries().find(|(key, ..)| key.name == name);
+        found.map_or(Ok(()), |(key, value, source)| {
+            let accepted =
+                format!("none, CPUs that this process may use: {}", crate::task::affinity::show(allowed));
+            Err(Error::BadValue { from: source.clone(), key: key.name, value, accepted })
+        })
     }
 
     /// The emulated machine on which this process runs, from 0.

@@ -66,7 +66,7 @@ fn an_error_names_the_place_the_value_and_what_is_accepted() {
         "environment URXE_MTU: bad value \"9000\\n\" for mtu; accepted: auto, 256, 512, 1024, 2048, 4096"
     );
     let e = message(resolve(&[], &[("tasks", "thread")]));
-    assert_eq!(e, "flag --tasks: bad value \"thread\" for tasks; accepted: inline");
+    assert_eq!(e, "flag --tasks: bad value \"thread\" for tasks; accepted: inline, workqueue, auto");
     let e = message(resolve(&[("URXE_MTUU", "1")], &[]));
     assert!(
         e.starts_with("environment URXE_MTUU: unknown key \"URXE_MTUU\"; the keys are fabric, nodes, node"),
@@ -146,6 +146,28 @@ fn a_thread_that_receives_must_not_sleep_in_a_page_fault() {
 }
 
 #[test]
+fn cpus_are_a_list_of_those_that_the_process_may_use() {
+    let mut c = Config::default();
+    for bad in ["", "0,", "2-1", "-1", "1024", "0 1", "a"] {
+        let e = message(c.set("cpus", bad, Source::Default).map(|()| Config::default()));
+        assert!(e.contains("bad value") && e.contains("for cpus; accepted: none, a list of CPU"), "{e}");
+    }
+    c.set("cpus", "6, 2-4,3", Source::Flag("cpus".into())).unwrap();
+    assert_eq!(c.cpus.as_ref().unwrap().as_slice(), [2, 3, 4, 6]);
+    assert_eq!(c.check_cpus(&[2, 3, 4, 5, 6]), Ok(()));
+    let e = message(c.check_cpus(&[0, 1, 2, 4, 6]).map(|()| Config::default()));
+    let accepted = "accepted: none, CPUs that this process may use: 0-2,4,6";
+    assert_eq!(e, format!("flag --cpus: bad value \"2-4,6\" for cpus; {accepted}"));
+    c.set("cpus", "none", Source::Default).unwrap();
+    c.set("rx_cpu", "7", Source::Env("URXE_RX_CPU".into())).unwrap();
+    let e = message(c.check_cpus(&[0]).map(|()| Config::default()));
+    assert!(e.starts_with("environment URXE_RX_CPU: bad value \"7\" for rx_cpu"), "{e}");
+    // The process itself.
+    let e = message(resolve(&[], &[("rx_cpu", "1023")]));
+    assert!(e.contains("CPUs that this process may use: 0"), "{e}");
+}
+
+#[test]
 fn what_is_shown_parses_to_the_same() {
     let mut c = Config::default();
     for (key, text) in [
@@ -162,6 +184,10 @@ fn what_is_shown_parses_to_the_same() {
         ("window", "96KiB"),
         ("spin", "0"),
         ("rx_cpu", "3"),
+        ("tasks", "auto"),
+        ("workers", "3"),
+        ("cpus", "5,0-2,1"),
+        ("worker_spin", "7us"),
         ("guard", "kernel"),
         ("odp_fault", "rnr"),
         ("odp_latency", "10us-200us"),

@@ -80,6 +80,10 @@ choice!(
     Tasks {
         /// In the thread that posts, polls or receives.
         Inline = "inline",
+        /// In workers.
+        Workqueue = "workqueue",
+        /// Inline what is short, in workers under load.
+        Auto = "auto",
     }
 );
 choice!(
@@ -274,6 +278,39 @@ impl Value for Cpu {
     }
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// CPU numbers, in order and each once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuList(Vec<usize>);
+
+impl CpuList {
+    /// The numbers.
+    pub fn as_slice(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl Value for CpuList {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "a list of CPU numbers from 0 to 1023 such as 0,2-3".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let mut cpus = std::collections::BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (Cpu::parse(first.trim())?, Cpu::parse(last.trim())?);
+            if first.0 > last.0 {
+                return None;
+            }
+            cpus.extend(first.0..=last.0);
+        }
+        Some(Self(cpus.into_iter().collect()))
+    }
+    fn show(&self) -> String {
+        crate::task::affinity::show(&self.0)
     }
 }
 

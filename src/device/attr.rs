@@ -61,6 +61,10 @@ impl QueuePair {
         merge(&mut new, attr, mask);
         new.state = to;
         let path = if mask.has(M::AV) { Some(self.core.resolve(&attr.av)?) } else { None };
+        if matches!(to, QpState::Reset | QpState::Err) {
+            // The peer waits for acknowledgements of what has completed here; afterwards it would get none.
+            qp.run_replies(&self.core, self.core.clock.now());
+        }
         match (is, to) {
             (_, QpState::Reset) => {
                 qp.enter(QpState::Reset, false);
@@ -231,7 +235,7 @@ impl Core {
     pub(super) fn kick(&self, qp: &super::qp::Qp) {
         let mut notices = crate::qp::Notices::default();
         let mut side = qp.send.lock();
-        self.scheduler.sends_pending(self, qp, &mut side, self.clock.now(), &mut notices);
+        qp.scheduler.sends_pending(self, qp, &mut side, self.clock.now(), &mut notices);
         qp.deliver_send(self, &mut side);
         drop(side);
         qp.tell(self, notices);

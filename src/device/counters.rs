@@ -69,6 +69,12 @@ counters! {
     send_errors,
     /// Work requests that ended in error, flushes not counted.
     failed_requests,
+    /// Runs of packets that were worked on by whoever received them, although there are workers.
+    inline_runs,
+    /// Runs of packets that were left to workers.
+    queued_runs,
+    /// Packets that were dropped because too many waited for a worker.
+    inbox_drops,
     /// Times that a queue pair began to wait for a page.
     odp_waits,
     /// Times that such a wait has ended: the difference waits now.

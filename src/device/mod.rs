@@ -5,16 +5,18 @@
 //! | [`qp`] | a queue pair: both sides of the engine, their locks, and what runs them |
 //! | [`attr`] | `modify` and `query` of a queue pair |
 //! | [`receive`] | from datagrams to queue pairs |
+//! | [`queued`] | the same where workers run tasks |
 //! | [`multicast`] | which queue pairs are in which group |
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
 //! | [`counters`] | what is counted |
-//! | [`status`] | what a device tells of its queue pairs |
+//! | [`status`] | what a device tells of its queue pairs and threads |
 
 pub mod attr;
 pub mod counters;
 pub mod multicast;
 pub mod qp;
+mod queued;
 pub(crate) mod receive;
 pub mod status;
 mod table;
@@ -30,9 +32,9 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::{Config, Gso, Guard, OdpFault, Receive as ReceiveBy};
+use crate::config::{Config, Gso, Guard, OdpFault, Receive as ReceiveBy, Tasks};
 use crate::cq::{Cq, CqNotify};
-use crate::ids::{Gid, Lid, Mtu};
+use crate::ids::{Gid, Lid, Mtu, Qpn};
 use crate::io::{self, Link, SendOutcome, udp};
 use crate::log::Throttle;
 use crate::mem::odp::Advice;
@@ -40,12 +42,12 @@ use crate::mem::odp::queue::{Faults, Job};
 use crate::mem::{self, AdviseError, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
-use crate::task::{Attention, FaultWorkers, Progress, Scheduler};
+use crate::task::{Attention, FaultWorkers, Pool, Progress};
 use crate::time::Instant;
 use crate::verbs::{AddressVector, AsyncEvent, limits};
 use crate::wire::{Path, TxBatch};
 use counters::Counters;
-pub use qp::{CreateError, QpInit, QueuePair};
+pub use qp::{CreateError, Placement, QpInit, QueuePair};
 use receive::Receiver;
 use table::QpTable;
 use timers::Timers;
@@ -166,7 +168,14 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) throttle: Throttle,
     pub(crate) receiver: Mutex<Receiver>,
-    pub(crate) scheduler: Box<dyn Scheduler>,
+    /// The threads that run tasks.
+    pub(crate) pool: Pool,
+    /// Programs that poll do not receive.
+    pub(crate) thread_receives: bool,
+    /// The program has made a completion queue on another vector than 0.
+    vectors_used: AtomicBool,
+    /// When each sender was last told to slow down.
+    told: Mutex<HashMap<(SocketAddr, Qpn), Instant>>,
     pub(crate) attention: Attention,
     /// Page faults that wait, and the threads that resolve them.
     pub(crate) faults: Faults,
@@ -276,7 +285,10 @@ impl Device {
             throttle: Throttle::default(),
             receiver: Mutex::new(Receiver::new()),
             window_max: window as u32,
-            scheduler: crate::task::scheduler(config.tasks),
+            pool: Pool::new(config),
+            thread_receives: config.tasks == Tasks::Workqueue && !manual,
+            vectors_used: AtomicBool::new(false),
+            told: Mutex::new(HashMap::new()),
             attention,
             faults: Faults::new(
                 config.odp_workers.value() as usize,
@@ -301,6 +313,7 @@ impl Device {
             .map_err(|e| OpenError::System("the receive thread could not be started", e))?;
         if !manual {
             core.fault_workers.enable(&core);
+            core.pool.enable(&core);
         }
         Ok(Self { core, progress })
     }
@@ -353,7 +366,21 @@ impl Device {
 
     /// A new completion queue for `capacity` completions.
     pub fn create_cq(&self, capacity: u32, notify: Option<Arc<dyn CqNotify>>) -> Arc<Cq> {
-        Arc::new(Cq::new(self.core.next_id(), capacity.clamp(1, limits::MAX_CQE), notify))
+        self.create_cq_on(0, capacity, notify)
+    }
+
+    /// The same on a completion vector, below [`Device::completion_vectors`].
+    pub fn create_cq_on(&self, vector: u32, capacity: u32, notify: Option<Arc<dyn CqNotify>>) -> Arc<Cq> {
+        if vector != 0 {
+            self.core.vectors_used.store(true, Ordering::Relaxed);
+        }
+        let cq = Cq::new(self.core.next_id(), capacity.clamp(1, limits::MAX_CQE), notify);
+        Arc::new(cq.with_vector(vector))
+    }
+
+    /// Completion vectors: one for each worker.
+    pub fn completion_vectors(&self) -> u32 {
+        self.core.pool.size() as u32
     }
 
     /// A new shared receive queue.
@@ -363,7 +390,12 @@ impl Device {
 
     /// A new queue pair, in RESET. It is destroyed when the handle is dropped.
     pub fn create_qp(&self, init: QpInit) -> Result<QueuePair, CreateError> {
-        qp::create(&self.core, init)
+        self.create_qp_on(init, Placement::default())
+    }
+
+    /// The same with a choice of where its tasks run.
+    pub fn create_qp_on(&self, init: QpInit, placement: Placement) -> Result<QueuePair, CreateError> {
+        qp::create(&self.core, init, placement)
     }
 
     /// The path of an address vector: what an address handle holds.
@@ -441,6 +473,7 @@ impl Drop for Device {
         self.core.stop.store(true, Ordering::Relaxed);
         self.progress.stop(&self.core);
         self.core.fault_workers.stop(&self.core);
+        self.core.pool.stop();
         self.core.qps.clear();
         self.core.groups.clear();
     }

@@ -1,11 +1,12 @@
 //! A queue pair: both sides of the engine with their locks, and the bodies of its two tasks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, EventSink};
+use crate::config::Tasks;
 use crate::cq::Cq;
 use crate::ids::Qpn;
 use crate::io::Why;
@@ -15,11 +16,14 @@ use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
 use crate::qp::{Notices, PageFault, Part, Progress};
 use crate::srq::Srq;
+use crate::task::{Lane, Scheduler, Side};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, limits};
 
 /// How long a queue pair waits when the system takes no more packets, in ns.
 const BLOCKED_PAUSE: u64 = 50_000;
+/// Batches that a queue pair may still send when it is destroyed.
+const LAST_BATCHES: usize = 16;
 
 /// What a queue pair is made of.
 pub struct QpInit {
@@ -41,6 +45,16 @@ pub struct QpInit {
     pub events: Option<Arc<dyn EventSink>>,
 }
 
+/// Where the tasks of a queue pair run, where that is not what the configuration says.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Placement {
+    /// As the configuration's `tasks`.
+    pub tasks: Option<Tasks>,
+    /// The worker of both sides. Without it, the completion vectors of the queue pair's completion queues choose, if the
+    /// program uses more than one, and else queue pairs are spread over all workers.
+    pub worker: Option<usize>,
+}
+
 /// Why a queue pair cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CreateError {
@@ -53,6 +67,14 @@ pub enum CreateError {
         have: u32,
         /// Allowed.
         max: u32,
+    },
+    /// There is no such worker.
+    #[error("worker {have}, but the device has {workers} of them, counted from 0")]
+    NoWorker {
+        /// Asked for.
+        have: usize,
+        /// That there are.
+        workers: usize,
     },
     /// All numbers are taken.
     #[error("the device has {} queue pairs already", limits::MAX_QP)]
@@ -79,6 +101,14 @@ pub(crate) struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     events: Option<Arc<dyn EventSink>>,
+    /// Who runs its tasks.
+    pub(crate) scheduler: &'static dyn Scheduler,
+    /// The same, as the setting.
+    tasks: Tasks,
+    send_lane: Lane,
+    recv_lane: Lane,
+    /// For those who schedule it: a scheduled task holds its queue pair.
+    pub(crate) me: Weak<Qp>,
 }
 
 /// The program's handle of a queue pair. Dropping it destroys the queue pair.
@@ -93,7 +123,7 @@ impl std::fmt::Debug for QueuePair {
     }
 }
 
-pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, CreateError> {
+pub(super) fn create(core: &Arc<Core>, init: QpInit, placement: Placement) -> Result<QueuePair, CreateError> {
     let c = init.caps;
     for (what, have, max) in [
         ("max_send_wr", c.max_send_wr, limits::MAX_QP_WR),
@@ -113,11 +143,27 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
         tracing::warn!(error = %e, "the GRH of datagrams will show no traffic class and hop limit");
     }
     let has_srq = srq.is_some();
+    let workers = core.pool.size();
+    if let Some(have) = placement.worker.filter(|&worker| worker >= workers) {
+        return Err(CreateError::NoWorker { have, workers });
+    }
+    let tasks = match placement.tasks.unwrap_or(core.config.tasks) {
+        // A device without threads has nobody else; and if workers cannot be had, it goes without.
+        tasks if tasks == Tasks::Inline || core.manual || !core.pool.ensure() => Tasks::Inline,
+        tasks => tasks,
+    };
+    let [send_worker, recv_worker] = match placement.worker {
+        Some(worker) => [worker; 2],
+        None if core.vectors_used.load(Ordering::Relaxed) => {
+            [&send_cq, &recv_cq].map(|cq| cq.vector() as usize % workers)
+        }
+        None => [core.pool.any(); 2],
+    };
     let qp = core.qps.insert(|number| {
         let send = SendSide::new(kind, number, pd, caps, sig_all, send_cq.clone());
         let mut recv = RecvSide::new(kind, number, pd, caps, recv_cq.clone(), srq);
         recv.set_refuse_faults(core.refuses_faults());
-        Arc::new(Qp {
+        Arc::new_cyclic(|me| Qp {
             number,
             kind,
             send: Mutex::new(send),
@@ -132,6 +178,11 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
             send_cq,
             recv_cq,
             events,
+            scheduler: crate::task::scheduler(tasks),
+            tasks,
+            send_lane: Lane::new(send_worker),
+            recv_lane: Lane::new(recv_worker),
+            me: me.clone(),
         })
     });
     let qp = qp.ok_or(CreateError::TooMany)?;
@@ -140,6 +191,7 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit) -> Result<QueuePair, Create
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        self.qp.leave_workers(&self.core);
         // The peer waits for acknowledgements of what has completed here.
         self.qp.run_replies(&self.core, self.core.clock.now());
         self.core.leave_all(&self.qp);
@@ -203,7 +255,7 @@ impl QueuePair {
         }
         let mut notices = Notices::default();
         let now = self.core.clock.now();
-        self.core.scheduler.sends_pending(&self.core, &self.qp, &mut side, now, &mut notices);
+        self.qp.scheduler.sends_pending(&self.core, &self.qp, &mut side, now, &mut notices);
         self.qp.deliver_send(&self.core, &mut side);
         drop(side);
         self.qp.tell(&self.core, notices);
@@ -226,10 +278,47 @@ impl QueuePair {
 }
 
 impl Qp {
-    /// The requester's task: sends what may be sent now. The caller holds the side.
-    pub(crate) fn run_send(&self, core: &Core, side: &mut SendSide, now: Instant, notices: &mut Notices) {
+    /// The task of a side.
+    pub(crate) fn lane(&self, side: Side) -> &Lane {
+        match side {
+            Side::Send => &self.send_lane,
+            Side::Recv => &self.recv_lane,
+        }
+    }
+
+    /// It is destroyed: no worker will run it any more. What was posted leaves, as it would have at once without workers.
+    fn leave_workers(&self, core: &Core) {
+        if self.tasks == Tasks::Inline {
+            return;
+        }
+        mem::guard::ready_thread();
+        self.send_lane.close();
+        self.recv_lane.close();
+        let mut notices = Notices::default();
+        let mut side = self.send.lock();
+        self.run_send(core, &mut side, core.clock.now(), &mut notices, LAST_BATCHES);
+        drop(side);
+        self.tell(core, notices);
+    }
+
+    /// The requester's task: sends what may be sent now, at most in so many batches. The caller holds the side. Returns
+    /// whether there is more.
+    pub(crate) fn run_send(
+        &self,
+        core: &Core,
+        side: &mut SendSide,
+        now: Instant,
+        notices: &mut Notices,
+        mut batches: usize,
+    ) -> Progress {
         let mut batch = core.take_batch();
+        let mut end = Progress::Wait;
         loop {
+            if batches == 0 {
+                end = Progress::More;
+                break;
+            }
+            batches -= 1;
             batch.clear();
             let progress = side.poll_transmit(now, &core.mem, &mut batch, notices);
             if batch.is_empty() {
@@ -285,6 +374,7 @@ impl Qp {
         }
         core.give_batch(batch);
         self.arm(core, side.deadline());
+        end
     }
 
     /// The responder's task: sends the replies that wait. The caller holds the side.
@@ -370,7 +460,7 @@ impl Qp {
             Part::Requester | Part::Completer => {
                 let mut side = self.send.lock();
                 side.handle_page(now, part, miss, outcome);
-                core.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
+                self.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
                 self.deliver_send(core, &mut side);
             }
             Part::Responder | Part::Reply => {
@@ -391,13 +481,16 @@ impl Qp {
         if self.timer.load(Ordering::Relaxed) == at.0 {
             self.timer.store(u64::MAX, Ordering::Relaxed);
         }
+        if self.scheduler.timer_due(core, self) {
+            return;
+        }
         let mut notices = Notices::default();
         {
             let mut side = self.send.lock();
             if side.deadline() <= now {
                 side.handle_timeout(now, &mut notices);
             }
-            core.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
+            self.scheduler.sends_pending(core, self, &mut side, now, &mut notices);
             self.deliver_send(core, &mut side);
         }
         self.tell(core, notices);
@@ -497,6 +590,11 @@ impl Qp {
 
     /// Takes both sides to a state.
     pub(super) fn enter(&self, state: QpState, notify_drained: bool) {
+        let drain = state == QpState::Reset && self.tasks != Tasks::Inline;
+        if drain {
+            self.send_lane.close();
+            self.recv_lane.close();
+        }
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
         send.set_state(state, notify_drained);
@@ -507,6 +605,11 @@ impl Qp {
         if state == QpState::Reset {
             self.send_cq.purge(self.number);
             self.recv_cq.purge(self.number);
+        }
+        drop((send, recv));
+        if drain {
+            self.send_lane.open();
+            self.recv_lane.open();
         }
     }
 }

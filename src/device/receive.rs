@@ -1,16 +1,16 @@
 //! From datagrams to queue pairs.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Core;
 use super::qp::Qp;
+use super::queued::{Buffers, Cached};
 use parking_lot::MutexGuard;
 
 use crate::ids::{PKey, Psn, Qpn};
-use crate::io::{ROCE_PORT, Received, RxBatch};
+use crate::io::{Meta, ROCE_PORT, Received, RxBatch};
 use crate::mem;
 use crate::qp::recv::{Echo, Source};
 use crate::time::Instant;
@@ -22,9 +22,11 @@ const DATAGRAMS: usize = 1;
 
 /// What receiving needs. Whoever holds its lock is the one that receives.
 pub(crate) struct Receiver {
-    batch: RxBatch,
+    pub(super) batch: RxBatch,
+    /// Where there are workers, instead.
+    pub(super) buffers: Buffers,
     /// The ICRC's constant part for the sender last heard.
-    icrc: Option<(SocketAddr, SocketAddr, PathIcrc)>,
+    icrc: Cached,
     /// Queue pairs with an acknowledgement that waits for company.
     lazy: Vec<Arc<Qp>>,
     /// Rounds that these have waited, and the bytes that came meanwhile.
@@ -40,9 +42,9 @@ pub(crate) struct Receiver {
     /// Rounds until the socket's backlog is looked at.
     until_backlog: u32,
     /// The backlog is so long that senders should slow down.
-    congested: bool,
-    /// When each sender was last told.
-    told: HashMap<(SocketAddr, Qpn), Instant>,
+    pub(super) congested: bool,
+    /// There is a backlog although somebody receives, and the socket was not empty since.
+    pub(super) loaded: bool,
 }
 
 /// A packet that passed the checks which need no queue pair.
@@ -56,6 +58,7 @@ impl Receiver {
     pub(crate) fn new() -> Self {
         Self {
             batch: RxBatch::new(DATAGRAMS),
+            buffers: Buffers::new(),
             icrc: None,
             lazy: Vec::new(),
             lazy_rounds: 0,
@@ -66,7 +69,7 @@ impl Receiver {
             idle_since: Instant::ZERO,
             until_backlog: 0,
             congested: false,
-            told: HashMap::new(),
+            loaded: false,
         }
     }
 }
@@ -74,42 +77,64 @@ impl Receiver {
 impl Core {
     /// Receives once. Returns whether anything came.
     pub(crate) fn receive(&self, rx: &mut Receiver, now: Instant) -> bool {
-        let n = match self.link.recv(&mut rx.batch) {
-            Ok(n) => n,
-            Err(e) => {
-                tracing::debug!(error = %e, "receiving failed");
-                0
-            }
-        };
-        if n == 0 {
+        if !self.pool.workers().is_empty() {
+            return self.receive_for_workers(rx, now);
+        }
+        if self.fill(&mut rx.batch) == 0 {
             return false;
         }
         let batch = std::mem::replace(&mut rx.batch, RxBatch::empty());
+        self.weigh(rx, &batch);
+        let packets = batch.iter().flat_map(|d| {
+            let meta = d.meta;
+            d.packets().map(move |bytes| (meta, bytes))
+        });
+        self.dispatch(rx, packets, now);
+        rx.batch = batch;
+        self.company(rx, now);
+        true
+    }
+
+    /// Receives into buffers. Returns how many datagrams came.
+    pub(super) fn fill(&self, batch: &mut RxBatch) -> usize {
+        self.link.recv(batch).unwrap_or_else(|e| {
+            tracing::debug!(error = %e, "receiving failed");
+            0
+        })
+    }
+
+    /// Notes how much has come, and now and then how much waits.
+    pub(super) fn weigh(&self, rx: &mut Receiver, batch: &RxBatch) {
         rx.last_bytes = batch.iter().map(|d| d.bytes.len()).sum();
         rx.last_packets = batch.iter().map(|d| d.packets().len()).sum();
         if rx.last_bytes >= STREAM || rx.until_backlog == 0 {
             rx.until_backlog = 16;
-            rx.congested = self.link.backlog().is_some_and(|b| b.used > b.limit / 4);
+            let backlog = self.link.backlog();
+            rx.congested = backlog.is_some_and(|b| b.used > b.limit / 4);
+            rx.loaded |= backlog.is_some_and(|b| b.used > b.limit / LOADED);
         }
         rx.until_backlog -= 1;
-        self.dispatch(rx, &batch, now);
-        rx.batch = batch;
+    }
+
+    /// Sends the acknowledgements that have waited for company for long enough.
+    pub(super) fn company(&self, rx: &mut Receiver, now: Instant) {
         // The peer's window must not run empty while a stream comes in.
         rx.lazy_rounds += 1;
         rx.lazy_bytes += rx.last_bytes;
         if rx.lazy_rounds >= LAZY_ROUNDS || rx.lazy_bytes >= LAZY_BYTES {
             self.flush_lazy(rx, now);
         }
-        true
     }
 
-    fn dispatch(&self, rx: &mut Receiver, batch: &RxBatch, now: Instant) {
+    /// Works on packets in the order of their arrival.
+    pub(super) fn dispatch<'a>(
+        &self,
+        rx: &mut Receiver,
+        mut packets: impl Iterator<Item = (Meta, &'a [u8])>,
+        now: Instant,
+    ) {
         let mut cached = rx.icrc.take();
-        let mut packets = batch.iter().flat_map(|d| {
-            let meta = d.meta;
-            d.packets().map(move |bytes| (meta, bytes))
-        });
-        let mut next = move |icrc: &mut Option<(SocketAddr, SocketAddr, PathIcrc)>| {
+        let mut next = move |icrc: &mut Cached| {
             loop {
                 let (meta, bytes) = packets.next()?;
                 if let Some(valid) = self.check(icrc, &Received { meta, bytes }) {
@@ -150,7 +175,7 @@ impl Core {
             // One lock for all packets in a row that are for the same side of a queue pair.
             let mut packet = first;
             if request && rx.congested {
-                self.notify_congestion(rx, &qp, &packet, now);
+                self.notify_congestion(&qp, &packet, now);
             }
             let mut count = 0;
             let mut more = || {
@@ -182,7 +207,7 @@ impl Core {
                         (other, _) => break other,
                     }
                 };
-                self.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
+                qp.scheduler.replies_pending(self, &qp, &mut side, now, &mut notices);
                 if side.has_replies() && side.will_notify() {
                     // The program sleeps, so its answer is far away; and its peer should hear first that the request has
                     // arrived, and then the answer, as from an adapter.
@@ -215,7 +240,7 @@ impl Core {
                         (other, _) => break other,
                     }
                 };
-                self.scheduler.sends_pending(self, &qp, &mut side, now, &mut notices);
+                qp.scheduler.sends_pending(self, &qp, &mut side, now, &mut notices);
                 qp.deliver_send(self, &mut side);
                 drop(side);
                 qp.tell(self, notices);
@@ -234,7 +259,7 @@ impl Core {
     }
 
     /// Tells the sender of a packet that the queue grows (IBA A17.9.3), at most once in a while.
-    fn notify_congestion(&self, rx: &mut Receiver, qp: &Qp, packet: &Valid<'_>, now: Instant) {
+    pub(super) fn notify_congestion(&self, qp: &Qp, packet: &Valid<'_>, now: Instant) {
         const EVERY: u64 = 100_000;
         let sender = match packet.headers.deth {
             Some(deth) => deth.src_qpn,
@@ -244,13 +269,16 @@ impl Core {
             },
         };
         let key = (packet.source.src, sender);
-        if rx.told.get(&key).is_some_and(|&at| now.since(at) < EVERY) {
-            return;
+        {
+            let mut told = self.told.lock();
+            if told.get(&key).is_some_and(|&at| now.since(at) < EVERY) {
+                return;
+            }
+            if told.len() >= 1024 {
+                told.clear();
+            }
+            told.insert(key, now);
         }
-        if rx.told.len() >= 1024 {
-            rx.told.clear();
-        }
-        rx.told.insert(key, now);
         self.send_cnp(
             packet.source.src.ip(),
             Bth { becn: true, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) },
@@ -281,7 +309,7 @@ impl Core {
         if bth.fecn {
             side.handle_echo(now, bth.psn);
             let mut notices = crate::qp::Notices::default();
-            self.scheduler.sends_pending(self, qp, &mut side, now, &mut notices);
+            qp.scheduler.sends_pending(self, qp, &mut side, now, &mut notices);
             qp.deliver_send(self, &mut side);
             drop(side);
             qp.tell(self, notices);
@@ -289,11 +317,7 @@ impl Core {
     }
 
     /// What can be checked without a queue pair: ICRC, form, partition.
-    fn check<'a>(
-        &self,
-        cached: &mut Option<(SocketAddr, SocketAddr, PathIcrc)>,
-        datagram: &Received<'a>,
-    ) -> Option<Valid<'a>> {
+    pub(super) fn check<'a>(&self, cached: &mut Cached, datagram: &Received<'a>) -> Option<Valid<'a>> {
         let meta = &datagram.meta;
         // The ICRC's pseudo header has the ports of the packet, whatever the peer's source port is.
         let dst = SocketAddr::new(meta.dst, self.link.local().port());
@@ -360,6 +384,11 @@ impl Core {
 
     /// One round for a program that polls: receives, or, if nothing came, runs what is due and sends what waited for company.
     pub(crate) fn poll(&self) {
+        if self.thread_receives {
+            // What the program waits for is made by threads that may need its CPU.
+            std::thread::yield_now();
+            return;
+        }
         mem::guard::ready_thread();
         let now = self.clock.now();
         self.attention.program_polls(now);
@@ -476,6 +505,8 @@ const ROUNDS: usize = 64;
 const FEW: usize = 4;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
+/// A backlog of this part of the receive buffer means that receiving does not keep up.
+const LOADED: usize = 16;
 /// How long the socket is then left alone when it is empty, in ns.
 const STREAM_PAUSE: u64 = 10_000;
 

@@ -1,6 +1,6 @@
 //! Tasks run at once, in the thread that gave them work: the lowest latency.
 
-use super::Scheduler;
+use super::{Scheduler, Side};
 use crate::device::Core;
 use crate::device::qp::Qp;
 use crate::qp::Notices;
@@ -13,7 +13,7 @@ pub(super) struct Inline;
 
 impl Scheduler for Inline {
     fn sends_pending(&self, core: &Core, qp: &Qp, side: &mut SendSide, now: Instant, notices: &mut Notices) {
-        qp.run_send(core, side, now, notices);
+        qp.run_send(core, side, now, notices, usize::MAX);
     }
 
     fn replies_pending(
@@ -27,5 +27,13 @@ impl Scheduler for Inline {
         if side.is_urgent() {
             qp.send_replies(core, side, now, notices);
         }
+    }
+
+    fn leaves_packets(&self, _: &Qp, _: Side, _: usize, _: bool) -> bool {
+        false
+    }
+
+    fn timer_due(&self, _: &Core, _: &Qp) -> bool {
+        false
     }
 }

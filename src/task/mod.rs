@@ -2,12 +2,32 @@
 //!
 //! A queue pair has two tasks: the requester with the completer, and the responder. Their bodies are in
 //! [`crate::device`]; a [`Scheduler`] decides where they run.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`inline`] | tasks run in whoever gives them work |
+//! | [`workqueue`] | tasks run in workers |
+//! | [`auto`] | what is short runs inline, the rest in workers |
+//! | [`state`] | the states of a task that runs in workers |
+//! | [`lane`] | a task and what waits for it |
+//! | [`pool`] | the workers |
+//! | [`affinity`] | CPUs |
+//! | [`progress`] | the receive thread |
+//! | [`faults`] | the threads that resolve page faults |
 
+pub(crate) mod affinity;
+mod auto;
 pub(crate) mod faults;
 mod inline;
+pub(crate) mod lane;
+pub(crate) mod pool;
 pub(crate) mod progress;
+mod state;
+mod workqueue;
 
 pub(crate) use faults::FaultWorkers;
+pub(crate) use lane::{Lane, Side};
+pub(crate) use pool::Pool;
 pub(crate) use progress::{Attention, Progress};
 
 use crate::config::Tasks;
@@ -25,11 +45,20 @@ pub(crate) trait Scheduler: Send + Sync {
 
     /// The receive side may have replies.
     fn replies_pending(&self, core: &Core, qp: &Qp, side: &mut RecvSide, now: Instant, notices: &mut Notices);
+
+    /// Whether packets for a side are left to a worker, and not worked on by whoever received them. `loaded` says that
+    /// receiving does not keep up.
+    fn leaves_packets(&self, qp: &Qp, side: Side, bytes: usize, loaded: bool) -> bool;
+
+    /// A timer of the queue pair has run out. False if the caller is to see to it.
+    fn timer_due(&self, core: &Core, qp: &Qp) -> bool;
 }
 
-/// The scheduler of a configuration.
-pub(crate) fn scheduler(tasks: Tasks) -> Box<dyn Scheduler> {
+/// The scheduler of a setting.
+pub(crate) fn scheduler(tasks: Tasks) -> &'static dyn Scheduler {
     match tasks {
-        Tasks::Inline => Box::new(inline::Inline),
+        Tasks::Inline => &inline::Inline,
+        Tasks::Workqueue => &workqueue::Workqueue,
+        Tasks::Auto => &auto::Auto,
     }
 }

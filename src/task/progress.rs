@@ -7,11 +7,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
+use super::affinity;
 use crate::device::Core;
 use crate::device::receive::Ran;
 use crate::io::wait::{Waker, wait};
@@ -36,6 +37,8 @@ pub(crate) struct Attention {
     last_poll: AtomicU64,
     /// What the thread does, in ns: [`RUNNING`], [`NAPPING`], or the time until which it waits for packets.
     waits_until: AtomicU64,
+    /// The system's number of the thread.
+    pub(crate) thread: AtomicU32,
 }
 
 const RUNNING: u64 = 0;
@@ -48,6 +51,7 @@ impl Attention {
             waker: if threaded { Some(Waker::new()?) } else { None },
             last_poll: AtomicU64::new(0),
             waits_until: AtomicU64::new(RUNNING),
+            thread: AtomicU32::new(0),
         })
     }
 
@@ -90,6 +94,7 @@ impl Progress {
         let core = core.clone();
         let thread = crate::mem::guard::without_signals(|| {
             std::thread::Builder::new().name("urxe-rx".into()).stack_size(256 * 1024).spawn(move || {
+                core.attention.thread.store(affinity::thread_id(), Ordering::Relaxed);
                 if let Some(cpu) = core.config.rx_cpu {
                     affinity::pin(cpu.0);
                 }
@@ -142,6 +147,10 @@ fn run(core: &Core, waker: &Waker) {
         }
         // First say until when it waits, then look: whoever adds an earlier time either is seen here or sees this.
         attention.waits_until.store(u64::MAX, Ordering::SeqCst);
+        // A wait above may have taken the wake-up that was to end this thread.
+        if core.stop.load(Ordering::SeqCst) {
+            break;
+        }
         let next = core.timers.next();
         attention.waits_until.store(next.0.max(NAPPING + 1), Ordering::SeqCst);
         let now = core.clock.now();
@@ -149,21 +158,6 @@ fn run(core: &Core, waker: &Waker) {
         if let Err(e) = wait(&*core.link, waker, timeout) {
             tracing::warn!(error = %e, "waiting for packets failed");
             waker.wait(Some(1_000_000));
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-mod affinity {
-    /// Pins the calling thread to a CPU. If that fails it stays where it may run.
-    pub(super) fn pin(cpu: usize) {
-        // SAFETY: the set is ours and zero is a valid one; CPU_SET checks its bound.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            if cpu < libc::CPU_SETSIZE as usize {
-                libc::CPU_SET(cpu, &mut set);
-                libc::sched_setaffinity(0, size_of_val(&set), &set);
-            }
         }
     }
 }

@@ -225,6 +225,12 @@ fn ibverbs_utils() -> Vec<Case> {
                 "-t -N -c -g 0",
                 "-c -s 1000000 -n 50",
                 "-m 4096 -r 16",
+                "-o",
+                "-o -O",
+                "-o -P",
+                "-o -O -P",
+                "-o -e -c -s 1000000 -n 50",
+                "-o -O -P -c -s 1000000 -n 50",
             ],
         ),
         ("ibv_uc_pingpong", &["", "-g 0", "-e", "-c", "-m 256"]),
@@ -337,6 +343,10 @@ fn perftest() -> Vec<Case> {
                 add(format!("{c}--use-srq -n {n}"), 1);
             }
             add(format!("{c}-D 2"), 1);
+            // perftest itself has on-demand paging for no others.
+            if *connection != "UC" && !p.program.starts_with("ib_atomic") {
+                add(format!("{c}--odp -n {n}"), 1);
+            }
         }
         if p.mtu {
             for mtu in [256, 512, 1024, 2048, 4096] {
@@ -404,6 +414,11 @@ fn ucx() -> Vec<Case> {
         ] {
             cases.push(case("ucx_perftest", arguments, env, Kind::Pair, Check::UcxFinal));
         }
+    }
+    const ODP: &[(&str, &str)] =
+        &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "urxe0:1"), ("UCX_IB_REG_METHODS", "odp,direct")];
+    for arguments in ["-t tag_bw -n 100 -w 10 -s 1000000", "-t ucp_put_bw -n 500 -w 100 -s 4096"] {
+        cases.push(case("ucx_perftest", arguments, ODP, Kind::Pair, Check::UcxFinal));
     }
     // UCX offers no RDMA over UD, and atomics over verbs only where they are atomic for the adapter alone (ATOMIC_HCA).
     for (transport, tests) in [

@@ -29,13 +29,13 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[
             "test_atomic.AtomicTest.test_xrc_*",
             "test_cqex.CqExTestCase.test_xrc_traffic_cq_ex",
+            "test_odp.OdpTestCase.test_odp_xrc_traffic",
             "test_qpex.QpExTestCase.test_qp_ex_xrc_*",
             "test_relaxed_ordering.RoTestCase.test_ro_xrc_traffic",
         ],
     ),
     ("no memory windows", &["test_mr.MWTest.*", "test_qpex.QpExTestCase.test_qp_ex_rc_bind_mw"]),
     ("no ATOMIC WRITE", &["test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write"]),
-    ("no on-demand paging", &["test_odp.OdpTestCase.*"]),
     ("no device memory", &["test_device.DMTest.*", "test_device.SharedDMTest.*", "test_mr.DeviceMemory*"]),
     ("no import of contexts", &["test_shared_pd.SharedPDTestCase.test_imported_rc_ex_rdma_write"]),
     (

@@ -72,7 +72,7 @@ pub(crate) struct Buf {
     addr: u64,
     len: usize,
     /// What frees it.
-    _owner: Box<dyn std::any::Any>,
+    _owner: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Buf {
@@ -82,7 +82,7 @@ impl Buf {
     }
     /// Memory that is somebody else's.
     #[allow(dead_code)]
-    pub(crate) fn of(addr: u64, len: usize, owner: Box<dyn std::any::Any>) -> Self {
+    pub(crate) fn of(addr: u64, len: usize, owner: Box<dyn std::any::Any + Send + Sync>) -> Self {
         Self { addr, len, _owner: owner }
     }
     pub(crate) fn addr(&self) -> u64 {

@@ -131,14 +131,14 @@ fn describe(opened: &Opened) -> DeviceReport {
         receive_queue: count(qp.receive_queue),
     });
     let config = device.config();
-    let cpu = config.rx_cpu.map_or_else(|| "any CPU".to_owned(), |cpu| format!("CPU {}", cpu.0));
+    let tasks = format!("tasks {:?}", config.tasks).to_lowercase();
     DeviceReport {
         name: config.device.to_string(),
         address: device.port().ip,
         counters: device.counters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         qps: qps.collect(),
         qp_count: count(device.queue_pairs()),
-        threads: vec![format!("receive thread on {cpu}"), format!("tasks {:?}", config.tasks).to_lowercase()],
+        threads: std::iter::once(tasks).chain(device.threads().iter().map(ToString::to_string)).collect(),
     }
 }
 

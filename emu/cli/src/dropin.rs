@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -69,28 +69,17 @@ fn populate(folder: &Path, library: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder of this user and this library. /tmp is everyone's, so what is there must prove to be ours.
-fn runtime_folder(library: &Path) -> io::Result<PathBuf> {
-    let uid = rustix::process::getuid().as_raw();
-    let given =
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && d.is_dir());
-    let base = given.map_or_else(|| std::env::temp_dir().join(format!("urxe-{uid}")), |d| d.join("urxe"));
-    match fs::DirBuilder::new().mode(0o700).create(&base) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
-    let meta = fs::symlink_metadata(&base)?;
-    if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
-        let why = format!("{base:?} is not a directory that only this user can write");
-        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-    }
+/// A folder of this user and this library.
+fn runtime_folder(library: &Path) -> Result<PathBuf, urxe_control::Error> {
     let mut hash = DefaultHasher::new();
     library.hash(&mut hash);
-    Ok(base.join(format!("{:016x}", hash.finish())))
+    Ok(urxe_control::place::runtime_folder()?.join(format!("{:016x}", hash.finish())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]

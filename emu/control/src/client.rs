@@ -126,9 +126,12 @@ struct State {
     /// Number of the next request; 0 is for those whose answer nobody waits for.
     next: u32,
     /// Requests that wait for their answer.
-    waiting: HashMap<u32, Option<Result<(Reply, Descriptors), Error>>>,
+    waiting: HashMap<u32, Option<Answered>>,
     leases: Vec<Held>,
 }
+
+/// What came for a request.
+type Answered = Result<(Reply, Descriptors), Error>;
 
 #[derive(Clone)]
 enum Link {

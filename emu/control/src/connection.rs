@@ -50,9 +50,10 @@ impl Connection {
             Err(Errno::AGAIN) => return Err(Error::Timeout),
             Err(e) => return Err(Error::io("connect to the daemon")(e)),
         }
-        let peer = sockopt::socket_peercred(&socket).map_err(Error::io("see who the daemon is"))?;
-        if peer.uid != rustix::process::geteuid() {
-            return Err(Error::Foreign { path: path.into(), uid: peer.uid.as_raw() });
+        let peer = crate::peer(socket.as_fd())
+            .map_err(|source| Error::Io { what: "see who the daemon is", source })?;
+        if peer.user != rustix::process::geteuid().as_raw() {
+            return Err(Error::Foreign { path: path.into(), uid: peer.user });
         }
         let connection = Self { socket };
         Ok(connection.greet(path)?.then_some(connection))

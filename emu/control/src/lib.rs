@@ -10,5 +10,7 @@ pub mod place;
 pub mod protocol;
 
 mod error;
+mod sys;
 
 pub use error::Error;
+pub use sys::{Peer, peer};

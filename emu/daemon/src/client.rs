@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use rustix::process::PidfdFlags;
 use serde::Serialize;
 use tokio::io::unix::AsyncFd;
@@ -128,33 +127,30 @@ fn send_now(socket: &AsyncFd<OwnedFd>, bytes: &[u8], beside: &[OwnedFd]) -> Resu
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(daemon: Rc<Daemon>, socket: OwnedFd) {
-    let credentials = match sockopt::socket_peercred(&socket) {
-        Ok(credentials) => credentials,
+    let peer = match urxe_control::peer(socket.as_fd()) {
+        Ok(peer) => peer,
         Err(e) => return tracing::warn!("a client that cannot be identified: {e}"),
     };
-    let pid = credentials.pid.as_raw_nonzero().get() as u32;
+    let pid = peer.process.map_or(0, |p| p.as_raw_pid() as u32);
     let socket = match sys::watch(socket, Interest::READABLE | Interest::WRITABLE) {
         Ok(socket) => socket,
         Err(e) => return tracing::warn!("process {pid} cannot be heard: {e}"),
     };
-    let own = rustix::process::geteuid();
-    if credentials.uid != own {
-        let message = format!(
-            "this daemon serves user {}, and process {pid} is of user {}",
-            own.as_raw(),
-            credentials.uid.as_raw()
-        );
-        return refuse(&socket, Failure { errno: libc::EACCES, message });
-    }
-    let program = match tokio::time::timeout(GREETING_TIME, greet(&socket)).await {
+    let program: String = match tokio::time::timeout(GREETING_TIME, greet(&socket)).await {
         Ok(Ok(hello)) => hello.program.chars().filter(|c| !c.is_control()).take(64).collect(),
         Ok(Err(Some(failure))) => return refuse(&socket, failure),
         Ok(Err(None)) => return tracing::debug!("process {pid} left before it said who it is"),
         Err(_) => return tracing::warn!("process {pid} connected and said nothing"),
     };
+    // Only now: the end of a connection with something unread would overtake the answer.
+    let own = rustix::process::geteuid().as_raw();
+    if peer.user != own {
+        let message = format!("this daemon serves user {own}, and process {pid} is of user {}", peer.user);
+        return refuse(&socket, Failure { errno: libc::EACCES, message });
+    }
     // A child of the process may keep the connection open when it ends; this tells. Old kernels have it not.
-    let life = rustix::process::pidfd_open(credentials.pid, PidfdFlags::NONBLOCK);
-    let life = life.ok().and_then(|fd| sys::watch(fd, Interest::READABLE).ok());
+    let life = peer.process.and_then(|p| rustix::process::pidfd_open(p, PidfdFlags::NONBLOCK).ok());
+    let life = life.and_then(|fd| sys::watch(fd, Interest::READABLE).ok());
     let handle = Rc::new(Handle {
         id: daemon.next_id(),
         pid,

@@ -81,10 +81,12 @@ pub enum Error {
 
 /// Runs the daemon of the configured fabric until it has nothing left to do.
 pub fn run(config: &Config, options: &Options) -> Result<(), Error> {
+    // The current folder changes.
+    let log_file = config.log_file.as_ref().map(|path| std::path::absolute(path).unwrap_or(path.clone()));
     if options.detached {
         detach();
     }
-    log::install(config, options.detached);
+    log::install(config, log_file.as_deref(), options.detached);
     let place = Place::of(config.fabric.as_str())?;
     let claim = match options.detached {
         // Several clients may have started one each; all but one leave the fabric to that one.

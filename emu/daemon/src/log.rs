@@ -1,6 +1,7 @@
 //! Where the daemon's messages go.
 
 use std::fs::File;
+use std::path::Path;
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
@@ -8,7 +9,7 @@ use urxe::config::{Config, LogLevel, Source};
 
 /// In the foreground to standard error, at level `info` unless the configuration says otherwise; else only to a
 /// configured file.
-pub(crate) fn install(config: &Config, detached: bool) {
+pub(crate) fn install(config: &Config, file: Option<&Path>, detached: bool) {
     let level = match config.log {
         LogLevel::Off if !detached && config.source("log") == Some(&Source::Default) => LevelFilter::INFO,
         LogLevel::Off => return,
@@ -19,8 +20,7 @@ pub(crate) fn install(config: &Config, detached: bool) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let builder = fmt().with_max_level(level).with_ansi(false).with_target(false).event_format(Line);
-    let file =
-        config.log_file.as_ref().map(|path| (path, File::options().append(true).create(true).open(path)));
+    let file = file.map(|path| (path, File::options().append(true).create(true).open(path)));
     // Only the first one counts; there is none before.
     let _ = match file {
         Some((_, Ok(file))) => builder.with_writer(file).try_init(),

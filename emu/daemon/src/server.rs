@@ -54,7 +54,7 @@ pub(crate) struct Daemon {
     timer: Notify,
     /// The connection manager has more to say.
     more: Notify,
-    /// A slot is drained.
+    /// A slot or a device is to be looked at again.
     drained: Notify,
     /// A device has come.
     devices_changed: Notify,
@@ -384,6 +384,7 @@ impl Daemon {
         }
         state.manager.add_device(address);
         state.devices.insert(address, device);
+        self.drained.notify_one();
     }
 
     /// A client of the daemon before this one goes on with its slot.
@@ -507,47 +508,33 @@ impl Daemon {
     /// Receives the management datagrams of a device.
     async fn keep_receiving(self: Rc<Self>, address: IpAddr, socket: AsyncFd<OwnedFd>) {
         while let Ok(mut guard) = socket.readable().await {
-            let mut state = self.state.borrow_mut();
-            let State { manager, wire, devices, .. } = &mut *state;
-            let Some(device) = devices.get(&address) else { return };
-            match wire.receive(device, manager, self.now()) {
-                Ok(true) => {}
-                Ok(false) => guard.clear_ready(),
-                Err(e) => {
-                    tracing::warn!("device {address} cannot receive: {e}");
-                    guard.clear_ready();
-                }
+            match self.receive(address) {
+                Some(true) => {}
+                Some(false) => guard.clear_ready(),
+                None => return,
             }
-            drop(state);
             self.after_requests();
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Takes what has arrived at a device; false if nothing had, `None` if there is no such device.
+    fn receive(&self, address: IpAddr) -> Option<bool> {
+        let mut state = self.state.borrow_mut();
+        let State { manager, wire, devices, .. } = &mut *state;
+        let device = devices.get(&address)?;
+        let more = wire.receive(device, manager, self.now());
+        Some(more.unwrap_or_else(|e| {
+            tracing::warn!("device {address} cannot receive: {e}");
+            false
+        }))
     }
 
     /// Ends the quarantine of slots, and gives up addresses that nobody has used for a while.
     async fn keep_slots(self: Rc<Self>) {
         loop {
             let now = Instant::now();
-            let mut state = self.state.borrow_mut();
-            let mut next: Option<Instant> = None;
-            let mut idle = Vec::new();
-            for device in state.devices.values_mut() {
-                let mut wanted = device.tick(now);
-                // The fabric's own addresses stay; others may be wanted by another fabric or program.
-                if !device.own
-                    && let Some(since) = device.idle_since
-                {
-                    match since + LINGER {
-                        end if end <= now => idle.push(device.address),
-                        end => wanted = Some(wanted.map_or(end, |w| w.min(end))),
-                    }
-                }
-                next = next.into_iter().chain(wanted).min();
-            }
-            for address in idle {
-                state.remove(address);
-            }
-            drop(state);
+            let next = self.state.borrow_mut().tick(now);
             let wait = next.map(|n| n.saturating_duration_since(now));
             tokio::select! {
                 () = tokio::time::sleep(wait.unwrap_or(LINGER)), if wait.is_some() => {}
@@ -573,6 +560,29 @@ impl State {
     fn set_block(&mut self, block: Block) {
         self.claim.set_block(block.number());
         self.block = Some(block);
+    }
+
+    /// Ends what is over; returns when to come again.
+    fn tick(&mut self, now: Instant) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        let mut idle = Vec::new();
+        for device in self.devices.values_mut() {
+            let mut wanted = device.tick(now);
+            // The fabric's own addresses stay; others may be wanted by another fabric or program.
+            if !device.own
+                && let Some(since) = device.idle_since
+            {
+                match since + LINGER {
+                    end if end <= now => idle.push(device.address),
+                    end => wanted = Some(wanted.map_or(end, |w| w.min(end))),
+                }
+            }
+            next = next.into_iter().chain(wanted).min();
+        }
+        for address in idle {
+            self.remove(address);
+        }
+        next
     }
 
     fn remove(&mut self, address: IpAddr) {

@@ -174,7 +174,8 @@ pub(super) fn create(
             }))
         }
     };
-    let cq = shared.device.create_cq(entries, notifier.clone().map(|notifier| notifier as Arc<dyn CqNotify>));
+    let notify = notifier.clone().map(|notifier| notifier as Arc<dyn CqNotify>);
+    let cq = shared.device.create_cq_on(init.vector as u32, entries, notify);
     abi.context = context_pointer;
     abi.channel = init.channel;
     abi.cq_context = init.cq_context;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use device::config::{Config, Daemon, LinkLayer};
-use device::device::{Device, EventSink};
+use device::config::{Config, Daemon, LinkLayer, Source, Tasks};
+use device::device::{Device, EventSink, Lease};
 use device::verbs::AsyncEvent;
 use parking_lot::Mutex;
 use urxe_control::protocol::DeviceSpec;
@@ -64,7 +64,20 @@ pub fn devices() -> Outcome<&'static [Opened]> {
 
 fn open_all() -> Outcome<Vec<Opened>> {
     let config = session::config()?;
-    let devices = [open_alone(config)?];
+    let mut devices = Vec::new();
+    for rail in 0..config.devices.value() {
+        let device = match config.daemon {
+            Daemon::Off => open_alone(config),
+            Daemon::Auto => open_leased(config, rail),
+        };
+        match device {
+            Ok(device) => devices.push(device),
+            Err(error) => {
+                devices.into_iter().for_each(give_back);
+                return Err(error);
+            }
+        }
+    }
     let facts: Vec<Facts> = devices.iter().zip(0..).map(|(device, rail)| facts(device, rail)).collect();
     tree::describe(&facts);
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
@@ -84,6 +97,39 @@ fn open_alone(config: &Config) -> Outcome<Device> {
     let mut config = config.clone();
     config.addr = DeviceSpec::of(&config, 0).map_err(told)?.address;
     opened(Device::open(&config))
+}
+
+/// A device on an address that the daemon lets processes share.
+fn open_leased(config: &Config, rail: u32) -> Outcome<Device> {
+    let client = session::client()?;
+    let spec = DeviceSpec::of(config, rail).map_err(told)?;
+    let lease = client.lease(&spec).map_err(told)?;
+    let mut config = config.clone();
+    config.addr = Some(lease.address);
+    let (name, source) = (config.device_name(rail), config.source("device").cloned());
+    config.set("device", &name, source.unwrap_or(Source::Default)).map_err(|error| {
+        tracing::error!("{error}");
+        Errno(libc::EINVAL)
+    })?;
+    let (address, slot) = (lease.address, lease.slot);
+    let lease = Lease { slot, socket: lease.socket, anchor: lease.anchor };
+    opened(Device::open_member(&config, lease)).inspect_err(|_| release(address, slot))
+}
+
+/// The daemon takes a slot back in any case when the process ends.
+fn release(address: IpAddr, slot: u8) {
+    if let Ok(client) = session::client() {
+        _ = client.release(address, slot);
+    }
+}
+
+/// A process has all its devices or none.
+fn give_back(device: Device) {
+    let (address, slot, leased) = (device.port().ip, device.slot(), device.config().daemon == Daemon::Auto);
+    drop(device);
+    if leased {
+        release(address, slot);
+    }
 }
 
 fn told(error: urxe_control::Error) -> Errno {
@@ -366,14 +412,17 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
         abi.context.device = device;
         abi.context.cmd_fd = command.as_raw_fd();
         abi.context.async_fd = events.descriptor();
-        abi.context.num_comp_vectors = vectors();
+        abi.context.num_comp_vectors = vectors(&opened.device);
         let shared = Arc::new(Shared { device: opened.device.clone(), events });
         Ok(Object::publish(abi, Context { shared, _command: command }))
     })
 }
 
-/// Completion vectors: programs spread their queues over them.
-fn vectors() -> c_int {
+/// Completion vectors: programs spread their queues over them. If workers run the tasks, each worker has one.
+fn vectors(device: &Device) -> c_int {
+    if device.config().tasks != Tasks::Inline {
+        return device.completion_vectors() as c_int;
+    }
     std::thread::available_parallelism().map_or(1, |count| count.get().min(64) as c_int)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::config::LinkLayer;
 use device::device::attr::ModifyError;
 use device::device::{CreateError, EventSink, QpInit, QueuePair};
-use device::verbs::{AttrMask, QpType};
+use device::verbs::{AttrMask, QpType, limits};
 
 use super::completion::Queue;
 use super::convert::{INVALID, UNSUPPORTED, attributes, cap, caps, kind, qp_attr};
@@ -85,6 +85,9 @@ fn create(
         wr::check_operations(ops, kind)?;
     }
     let mut sizes = caps(&init.cap);
+    // Where a scatter/gather list fits, its bytes do, as rxe and adapters have it; programs count on it without asking.
+    let list = sizes.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
+    sizes.max_inline_data = sizes.max_inline_data.max(list.min(limits::MAX_INLINE));
     if srq.is_some() {
         // Receives come from the shared queue (ibv_create_qp(3)).
         (sizes.max_recv_wr, sizes.max_recv_sge) = (0, 0);
