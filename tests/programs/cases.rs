@@ -357,25 +357,26 @@ fn perftest() -> Vec<Case> {
     cases
 }
 
-/// perftest in a group. Both groups of the latency test are its own; the bandwidth test wants its group's GID to be of
-/// the same family as the port's.
+/// perftest in a group. All members of a fabric hear each other, and the tests run side by side: so the bandwidth test is
+/// given a group for each, whose GID it wants to be of the same family as the port's. The latency test needs its own two
+/// groups, so it is given a fabric.
 fn multicast() -> Vec<Case> {
-    const GROUP: &str = "-M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3";
-    let case = |program, arguments: String, rows| Case {
+    let group = |last: u8| format!("-M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:{last}");
+    let case = |program, arguments: String, env, rows| Case {
         package: "perftest",
         program,
         arguments,
-        env: &[],
+        env,
         kind: Kind::Pair,
         check: Check::Rows(rows),
     };
     vec![
-        case("ib_send_lat", "-c UD -g -n 500".into(), 1),
-        case("ib_send_lat", "-c UD -g -a -n 10".into(), ALL_UD_SIZES),
-        case("ib_send_lat", "-c UD -g -e -n 500".into(), 1),
-        case("ib_send_bw", format!("-c UD -g {GROUP} -n 200"), 1),
-        case("ib_send_bw", format!("-c UD -g {GROUP} -a -n 10"), ALL_UD_SIZES),
-        case("ib_send_bw", format!("-c UD -g {GROUP} -D 2"), 1),
+        case("ib_send_lat", "-c UD -g -n 500".into(), &[], 1),
+        case("ib_send_lat", "-c UD -g -a -n 10".into(), &[("URXE_FABRIC", "sizes")], ALL_UD_SIZES),
+        case("ib_send_lat", "-c UD -g -e -n 500".into(), &[("URXE_FABRIC", "events")], 1),
+        case("ib_send_bw", format!("-c UD -g {} -n 200", group(1)), &[], 1),
+        case("ib_send_bw", format!("-c UD -g {} -a -n 10", group(2)), &[], ALL_UD_SIZES),
+        case("ib_send_bw", format!("-c UD -g {} -D 2", group(3)), &[], 1),
     ]
 }
 

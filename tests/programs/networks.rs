@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::{self, Output, PATIENCE, urxe};
-use veth::{A, A_LINK, A6, B, B_LINK, B6, joined, skipped};
+use veth::{A, A_LINK, A6, B, B_LINK, B6, joined, meet, skipped};
 
 const PORT: u16 = 18_515;
 /// A group of IPv6 as perftest wants it.
@@ -49,6 +49,7 @@ fn between_hosts(a: &str, b: &str, line: &str) -> Result<(), String> {
     };
     let (server, client) = joined(
         move || {
+            meet(true);
             // Sees the same network; ends by itself.
             let watch = thread::spawn(move || {
                 let end = Instant::now() + PATIENCE;
@@ -62,6 +63,7 @@ fn between_hosts(a: &str, b: &str, line: &str) -> Result<(), String> {
             output
         },
         move || {
+            meet(false);
             let _ = listening.recv();
             harness::run(command(b).arg(A), PATIENCE)
         },

@@ -74,6 +74,19 @@ fn until_ready(device: &str, addresses: [&str; 2]) {
     }
 }
 
+/// Tells the calling side of [`joined`] its neighbour's link address: while the kernel asks for it, it keeps but few
+/// packets. `a`: whether it is side A.
+pub(crate) fn meet(a: bool) {
+    let (device, own, other, neighbours) = match a {
+        true => ("va", "02:00:00:00:91:01", "02:00:00:00:91:02", [B, B6, B_LINK]),
+        false => ("vb", "02:00:00:00:91:02", "02:00:00:00:91:01", [A, A6, A_LINK]),
+    };
+    ip(&format!("link set {device} address {own}"));
+    for neighbour in neighbours {
+        ip(&format!("neighbor replace {neighbour} lladdr {other} nud permanent dev {device}"));
+    }
+}
+
 /// Runs `a` and `b` in two namespaces that a veth pair joins: `va` with address A and `vb` with address B.
 pub(crate) fn joined<T: Send>(a: impl FnOnce() -> T + Send, b: impl FnOnce() -> T + Send) -> (T, T) {
     let (tid, tid_of_b) = mpsc::channel();
