@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 mod compare;
 mod memory;
 mod socket;
+mod tasks;
 use socket::Socket;
 
 #[derive(Parser)]
@@ -48,6 +49,21 @@ enum Bench {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..1400))]
         ping: u32,
     },
+    /// Where tasks run: each mode with some queue pairs, as a table
+    Tasks {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Milliseconds of each measurement
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..60_000))]
+        milliseconds: u64,
+        /// Numbers of queue pairs
+        #[arg(long, default_value = "1,8,64", value_delimiter = ',')]
+        queue_pairs: Vec<usize>,
+    },
+    /// The other end of such a measurement
+    #[command(hide = true)]
+    TasksPeer { mode: String, role: String, queue_pairs: usize },
     /// The receiving side of a stream
     #[command(hide = true)]
     Sink,
@@ -73,6 +89,10 @@ fn main() -> ExitCode {
             raw(runs, Duration::from_millis(milliseconds), &streams, ping as usize)
         }
         Bench::Compare { rounds, write } => compare::compare(rounds, write.as_deref()),
+        Bench::Tasks { rounds, milliseconds, queue_pairs } => {
+            tasks::tasks(rounds, Duration::from_millis(milliseconds), &queue_pairs)
+        }
+        Bench::TasksPeer { mode, role, queue_pairs } => tasks::peer(&mode, role == "echo", queue_pairs),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };
