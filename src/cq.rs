@@ -40,7 +40,7 @@ pub struct Ticket(pub u64);
 pub struct Cq {
     /// The device's number for it.
     pub id: u32,
-    entries: Mutex<VecDeque<Option<Wc>>>,
+    entries: Mutex<Entries>,
     capacity: AtomicU32,
     produced: AtomicU64,
     consumed: AtomicU64,
@@ -49,8 +49,25 @@ pub struct Cq {
     looked: AtomicBool,
     overrun: AtomicBool,
     overrun_reported: AtomicBool,
+    /// Lost completions are what the program wants.
+    may_overrun: AtomicBool,
     notify: Option<Arc<dyn CqNotify>>,
     vector: u32,
+}
+
+/// What waits in a queue.
+#[derive(Default)]
+struct Entries {
+    /// In order. Those that were purged are left as holes, so that tickets keep their meaning.
+    queue: VecDeque<Option<Wc>>,
+    /// How many of them are holes.
+    holes: usize,
+}
+
+impl Entries {
+    fn len(&self) -> usize {
+        self.queue.len() - self.holes
+    }
 }
 
 impl std::fmt::Debug for Cq {
@@ -64,7 +81,7 @@ impl Cq {
     pub fn new(id: u32, capacity: u32, notify: Option<Arc<dyn CqNotify>>) -> Self {
         Self {
             id,
-            entries: Mutex::new(VecDeque::new()),
+            entries: Mutex::default(),
             capacity: AtomicU32::new(capacity),
             produced: AtomicU64::new(0),
             consumed: AtomicU64::new(0),
@@ -72,6 +89,7 @@ impl Cq {
             looked: AtomicBool::new(true),
             overrun: AtomicBool::new(false),
             overrun_reported: AtomicBool::new(false),
+            may_overrun: AtomicBool::new(false),
             notify,
             vector: 0,
         }
@@ -115,6 +133,11 @@ impl Cq {
         self.overrun.load(Ordering::Relaxed)
     }
 
+    /// Whether completions that do not fit are lost without consequences. They are an error, if nothing is said.
+    pub fn allow_overrun(&self, allowed: bool) {
+        self.may_overrun.store(allowed, Ordering::Relaxed);
+    }
+
     /// True once, for whoever is to report the overrun.
     pub(crate) fn report_overrun(&self) -> bool {
         self.is_overrun() && !self.overrun_reported.swap(true, Ordering::Relaxed)
@@ -143,11 +166,13 @@ impl Cq {
             let capacity = self.capacity.load(Ordering::Relaxed) as usize;
             for wc in completions {
                 if entries.len() >= capacity {
-                    self.overrun.store(true, Ordering::Relaxed);
+                    if !self.may_overrun.load(Ordering::Relaxed) {
+                        self.overrun.store(true, Ordering::Relaxed);
+                    }
                     continue;
                 }
                 wake |= wakes(armed, &wc);
-                entries.push_back(Some(wc));
+                entries.queue.push_back(Some(wc));
                 produced += 1;
             }
             self.produced.store(produced, Ordering::Release);
@@ -185,13 +210,16 @@ impl Cq {
         self.looked.store(true, Ordering::Relaxed);
         let (mut taken, mut passed) = (0, 0);
         while taken < max {
-            match entries.pop_front() {
+            match entries.queue.pop_front() {
                 Some(Some(wc)) => {
                     take(wc);
                     taken += 1;
                     passed += 1;
                 }
-                Some(None) => passed += 1,
+                Some(None) => {
+                    entries.holes -= 1;
+                    passed += 1;
+                }
                 None => break,
             }
         }
@@ -214,7 +242,7 @@ impl Cq {
         {
             let entries = self.entries.lock();
             let looked = self.looked.load(Ordering::Relaxed);
-            if !looked || !entries.iter().flatten().any(|wc| wakes(want as u8, wc)) {
+            if !looked || !entries.queue.iter().flatten().any(|wc| wakes(want as u8, wc)) {
                 // A request for any completion is not weakened by a later one for solicited ones (ibv_req_notify_cq(3)).
                 self.armed.fetch_max(want as u8, Ordering::Relaxed);
                 return;
@@ -229,14 +257,16 @@ impl Cq {
 
     /// Forgets the completions of a queue pair that is destroyed or reset. Tickets keep their meaning.
     pub fn purge(&self, qpn: Qpn) {
-        let mut entries = self.entries.lock();
-        for e in entries.iter_mut() {
+        let entries = &mut *self.entries.lock();
+        for e in entries.queue.iter_mut() {
             if e.is_some_and(|wc| wc.qpn == qpn) {
                 *e = None;
+                entries.holes += 1;
             }
         }
-        while let Some(None) = entries.front() {
-            entries.pop_front();
+        while let Some(None) = entries.queue.front() {
+            entries.queue.pop_front();
+            entries.holes -= 1;
             self.consumed.fetch_add(1, Ordering::Release);
         }
     }
@@ -274,6 +304,30 @@ mod tests {
         assert_eq!(out[0].id, 4);
         assert!(cq.has_consumed(last));
         assert!(cq.is_empty());
+    }
+
+    #[test]
+    fn what_was_purged_takes_no_room() {
+        let cq = Cq::new(1, 3, None);
+        cq.push_all([wc(1, 7), wc(2, 8), wc(3, 8)].into_iter());
+        cq.purge(Qpn(8));
+        cq.push_all([wc(4, 7), wc(5, 7)].into_iter());
+        assert!(!cq.is_overrun());
+        assert!(!cq.resize(2) && cq.resize(3));
+        let mut ids = Vec::new();
+        assert_eq!(cq.poll_with(9, |wc| ids.push(wc.id)), 3);
+        assert_eq!(ids, [1, 4, 5]);
+        cq.push_all((0..3).map(|i| wc(i, 7)));
+        assert!(!cq.is_overrun());
+    }
+
+    #[test]
+    fn a_queue_that_may_overrun_loses_completions_and_nothing_else() {
+        let cq = Cq::new(1, 2, None);
+        cq.allow_overrun(true);
+        cq.push_all((0..3).map(|i| wc(i, 1)));
+        assert!(!cq.is_overrun());
+        assert_eq!(cq.poll_with(9, drop), 2);
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub(crate) struct Qp {
     pub(crate) kind: QpType,
     pub(crate) send: Mutex<SendSide>,
     pub(crate) recv: Mutex<RecvSide>,
+    /// A completion of it did not fit its completion queue: [`Qp::tell`] has to end it.
+    overran: AtomicBool,
     /// It is in the receiver's list of waiting acknowledgements.
     pub(crate) lazy: AtomicBool,
     /// When its entry in the timers is due; `u64::MAX` if it has none.
@@ -166,6 +168,7 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit, placement: Placement) -> Re
             kind,
             send: Mutex::new(send),
             recv: Mutex::new(recv),
+            overran: AtomicBool::new(false),
             lazy: AtomicBool::new(false),
             timer: AtomicU64::new(u64::MAX),
             attr: Mutex::new(QpAttr::default()),
@@ -267,6 +270,8 @@ impl QueuePair {
             self.qp.resume(&self.core, side, self.core.clock.now());
         } else {
             self.qp.deliver_recv(&self.core, &mut side);
+            drop(side);
+            self.qp.tell(&self.core, Notices::default());
         }
         result
     }
@@ -521,6 +526,7 @@ impl Qp {
     }
 
     fn overrun(&self, _core: &Core, cq: &Cq) {
+        self.overran.store(true, Ordering::Relaxed);
         if cq.report_overrun() {
             tracing::warn!(
                 cq = cq.id,
@@ -534,7 +540,16 @@ impl Qp {
     }
 
     /// Passes on what a side had to tell. To be called without its lock.
-    pub(crate) fn tell(&self, core: &Core, notices: Notices) {
+    pub(crate) fn tell(&self, core: &Core, mut notices: Notices) {
+        if self.overran.load(Ordering::Relaxed) && self.overran.swap(false, Ordering::Relaxed) {
+            // A completion queue that has overrun is of no use any more: whatever completes to it fails with its queue
+            // pair (IBA 11.6.3.2: CQ error, and local work queue catastrophic error).
+            let over = matches!(self.attr.lock().state, QpState::Err | QpState::Reset);
+            if !over && !notices.fatal {
+                notices.fatal = true;
+                notices.events.push(AsyncEvent::QpFatal(self.number));
+            }
+        }
         if notices.is_empty() {
             return;
         }

@@ -246,12 +246,14 @@ impl Core {
                 qp.tell(self, notices);
                 if let Some(qp) = held.take() {
                     qp.deliver_recv(self, &mut qp.recv.lock());
+                    qp.tell(self, crate::qp::Notices::default());
                 }
             }
             self.counters.rcvd_pkts.add(count);
         }
         if let Some(qp) = held {
             qp.deliver_recv(self, &mut qp.recv.lock());
+            qp.tell(self, crate::qp::Notices::default());
         }
         rx.icrc = cached;
     }

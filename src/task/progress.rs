@@ -147,6 +147,10 @@ fn run(core: &Core, waker: &Waker) {
         }
         // First say until when it waits, then look: whoever adds an earlier time either is seen here or sees this.
         attention.waits_until.store(u64::MAX, Ordering::SeqCst);
+        // A wait above may have taken the wake-up that was to end this thread.
+        if core.stop.load(Ordering::SeqCst) {
+            break;
+        }
         let next = core.timers.next();
         attention.waits_until.store(next.0.max(NAPPING + 1), Ordering::SeqCst);
         let now = core.clock.now();

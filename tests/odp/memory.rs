@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -15,8 +16,12 @@ pub(crate) struct Map {
 impl Map {
     fn new(len: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> Self {
         let len = len.next_multiple_of(PAGE);
-        // SAFETY: a new mapping where the system likes.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
+        // Far from where the system looks for room, so that no other thread's mapping ever falls into a hole of this.
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+        let place = NEXT.fetch_add(len.next_multiple_of(1 << 21) as u64 + (1 << 21), Ordering::Relaxed);
+        let flags = flags | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a new mapping where there is none.
+        let at = unsafe { libc::mmap(place as *mut libc::c_void, len, protection, flags, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Self { addr: at as u64, len }
     }
@@ -55,7 +60,8 @@ impl Map {
     pub(crate) fn advise(&self, at: usize, len: usize, advice: libc::c_int) {
         let start = self.check(at, len);
         // SAFETY: within the mapping, which nothing refers to.
-        assert_eq!(unsafe { libc::madvise(start, len, advice) }, 0);
+        let done = unsafe { libc::madvise(start, len, advice) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
     pub(crate) fn unmap(&self, at: usize, len: usize) {

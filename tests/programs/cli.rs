@@ -20,6 +20,9 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
         ("pair_does_not_start_a_client_without_server", pair_without_server),
         ("pair_ends_what_it_started", pair_ends_all),
         ("devices_shows_values_and_their_sources", devices),
+        ("machines_and_rails_have_devices_of_their_own", machines),
+        ("a_pair_is_two_machines_of_a_fabric", pair_machines),
+        ("contradictions_end_before_the_program_starts", contradictions),
     ]
 }
 
@@ -206,6 +209,69 @@ fn devices() -> Result<(), String> {
     let good = row_of(&output, ["addr", "192.0.2.1", "flag --addr"])
         && output.text.contains("urxe: no device: 192.0.2.1");
     expect(good && output.code == Some(125), &output, "the configuration and why there is no device")
+}
+
+/// A fabric of this test.
+fn fabric(name: &str) -> String {
+    format!("cli-{name}-{}", std::process::id())
+}
+
+fn machines() -> Result<(), String> {
+    let fabric = fabric("machines");
+    let addresses = |node: &str| -> Result<Vec<String>, String> {
+        let line = ["devices", "--fabric", &fabric, "--nodes", "3", "--node", node, "--devices", "2"];
+        let output = harness::run(&mut urxe(line), PATIENCE)?;
+        let address = |l: &str| l.trim().strip_prefix("address ").map(|a| a.trim().to_owned());
+        let found: Vec<_> = output.text.lines().filter_map(address).collect();
+        let named = ["urxe0", "urxe1"].iter().all(|n| output.text.contains(&format!("hca_id         {n}")));
+        expect(found.len() == 2 && named, &output, "two devices with names")?;
+        Ok(found)
+    };
+    let mut all = [addresses("0")?, addresses("1")?, addresses("2")?].concat();
+    if all[..2] != addresses("0")? {
+        return Err(format!("node 0 has other addresses now than {:?}", &all[..2]));
+    }
+    all.sort();
+    all.dedup();
+    if all.len() != 6 {
+        return Err(format!("six devices have the addresses {all:?}"));
+    }
+    // A launcher's rank says the same as --node.
+    let line = ["devices", "--fabric", &fabric, "--nodes", "3", "--json"];
+    let output = harness::run(urxe(line).env("PMIX_RANK", "5"), PATIENCE)?;
+    let third = addresses("2")?.swap_remove(0);
+    expect(output.text.contains(&format!("\"{third}\"")), &output, &format!("rank 5 of 3 nodes at {third}"))
+}
+
+/// Each side learns from its environment which machine it is.
+fn pair_machines() -> Result<(), String> {
+    let script = r#"echo "$URXE_FABRIC $URXE_NODES $URXE_NODE"; exec "$@""#;
+    let toy = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command =
+        urxe(["pair", "--server-arg", "0", "--client-arg", "0", "--", "sh", "-c", script, "sh"]);
+    command.arg(toy).args(["toy", &harness::free_port().to_string()]);
+    let output = harness::run(&mut command, PATIENCE)?;
+    let words = |side: &str| {
+        let line =
+            output.text.lines().find(|l| l.starts_with(side) && l.contains("pair-")).unwrap_or_default();
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (server, client) = (words("server|"), words("client|"));
+    let good =
+        server.len() == 3 && server[..2] == client[..2] && server[1..] == ["2", "0"] && client[2] == "1";
+    expect(good && output.code == Some(0), &output, "one fabric, two nodes")
+}
+
+fn contradictions() -> Result<(), String> {
+    fails(&["run", "--nodes", "2", "--node", "2", "--", "true"], 125, &["node = 2", "nodes = 2"])?;
+    fails(
+        &["run", "--addr", "127.0.9.1", "--nodes", "2", "--", "true"],
+        125,
+        &["addr = 127.0.9.1", "nodes = 2"],
+    )?;
+    fails(&["run", "--netdev", "none0", "--", "true"], 125, &["netdev none0", "lo"])?;
+    fails(&["pair", "--netdev", "lo", "--", "true"], 125, &["lo", "--client-addr"])?;
+    fails(&["run", "--daemon", "off", "--devices", "2", "--", "true"], 125, &["daemon = off", "devices = 2"])
 }
 
 fn row_of(output: &Output, words: [&str; 3]) -> bool {

@@ -131,26 +131,63 @@ fn queue_pairs_share_receives_each_is_used_once_and_the_limit_is_told_once() {
 }
 
 #[test]
-fn a_completion_queue_that_overruns_says_so_once_and_the_device_goes_on() {
+fn a_completion_queue_that_overruns_says_so_once_and_its_queue_pairs_fail_while_others_go_on() {
     let mut world = World::new(1, perfect(), 2);
-    let init = EndInit { cqe: 4, ..Default::default() };
-    let (a, b) = pair(&world, &init, &Wiring::default());
-    let (c, d) = pair(&world, &EndInit::default(), &Wiring::default());
+    let small = EndInit { cqe: 4, ..Default::default() };
+    let end = |device: usize, init: &EndInit| End::new(&world.devices[device], init.clone());
+    let join = |a: End, b: End| {
+        connect(&a.qp, (b.ip, &b.qp), &Wiring::default());
+        connect(&b.qp, (a.ip, &a.qp), &Wiring::default());
+        (a, b)
+    };
+    let large = EndInit::default();
+    let (a, a_peer) = join(end(0, &small), end(1, &large));
+    let (b_peer, b) = join(end(0, &large), end(1, &small));
+    let (c, d) = join(end(0, &large), end(1, &large));
     for i in 0..10 {
-        b.recv(i, &[]);
-        d.recv(i, &[]);
-        a.post(i, SendOp::Send, &[]);
-        c.post(i, SendOp::Send, &[]);
+        for receiver in [&a_peer, &b, &d] {
+            receiver.recv(i, &[]);
+        }
+        for sender in [&a, &b_peer, &c] {
+            sender.post(i, SendOp::Send, &[]);
+        }
     }
-    world.pass(SECOND);
-    let events = a.events.take();
-    assert_eq!(events, [AsyncEvent::CqError(a.cq.id)]);
-    assert_eq!(b.events.take(), [AsyncEvent::CqError(b.cq.id)]);
-    assert!(a.cq.is_overrun());
+    world.pass(10 * SECOND);
+    for end in [&a, &b] {
+        let events = end.events.take();
+        assert_eq!(events, [AsyncEvent::CqError(end.cq.id), AsyncEvent::QpFatal(end.qp.number())]);
+        assert_eq!(end.qp.state(), QpState::Err);
+        assert!(end.cq.is_overrun());
+    }
     assert_eq!(a.poll().iter().map(|wc| wc.id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(b.poll().iter().map(|wc| wc.id).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(c.poll().len(), 10);
     assert_eq!(d.poll().len(), 10);
     assert_eq!(world.devices[0].in_flight(world.ip(1)), 0);
+    assert_eq!(c.qp.state(), QpState::Rts);
+    // The queue stays as it is: the next queue pair that completes to it fails as well.
+    let (mut e, f) = pair(&world, &EndInit::default(), &Wiring::default());
+    e.cq = a.cq.clone();
+    e.qp = world.devices[0]
+        .create_qp(urxe::device::QpInit {
+            kind: urxe::verbs::QpType::Rc,
+            pd: e.pd,
+            send_cq: a.cq.clone(),
+            recv_cq: a.cq.clone(),
+            srq: None,
+            caps: crate::harness::CAPS,
+            sig_all: true,
+            events: Some(e.events.clone()),
+        })
+        .unwrap();
+    set_state(&f.qp, QpState::Reset);
+    connect(&e.qp, (f.ip, &f.qp), &Wiring::default());
+    connect(&f.qp, (e.ip, &e.qp), &Wiring::default());
+    f.recv(0, &[]);
+    e.post(1, SendOp::Send, &[]);
+    world.pass(SECOND);
+    assert_eq!(e.events.take(), [AsyncEvent::QpFatal(e.qp.number())]);
+    assert_eq!(e.qp.state(), QpState::Err);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Measures the device and what it is compared with. `urxe-bench compare` runs perftest over urxe beside the raw socket and
 //! prints their ratios. `urxe-bench raw` prints one JSON line for each measurement over plain UDP
-//! sockets on loopback: a stream with segmentation offload, and a ping-pong where both sides spin.
+//! sockets on loopback: a stream with segmentation offload, and a ping-pong where both sides spin. `urxe-bench steering`
+//! compares processes that share an address with processes that have one each.
 //!
 //! Each side is a process of its own with one thread, pinned as perftest is: the first to CPU 0, its peer to CPU 1.
 
@@ -12,7 +13,9 @@ use clap::{Parser, Subcommand};
 
 mod compare;
 mod memory;
+mod paging;
 mod socket;
+mod steering;
 mod tasks;
 use socket::Socket;
 
@@ -48,6 +51,27 @@ enum Bench {
         /// Bytes of a ping
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..1400))]
         ping: u32,
+    },
+    /// Two processes on one address against two with an address each
+    Steering {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Milliseconds of each measurement
+        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..60_000))]
+        milliseconds: u64,
+    },
+    /// The other process of `steering`
+    #[command(hide = true)]
+    SteeringPeer {
+        #[arg(long)]
+        slot: Option<u8>,
+    },
+    /// On-demand paging beside pinned regions and beside what the system takes to populate pages, as a table of ratios
+    Paging {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
     },
     /// Where tasks run: each mode with some queue pairs, as a table
     Tasks {
@@ -89,6 +113,11 @@ fn main() -> ExitCode {
             raw(runs, Duration::from_millis(milliseconds), &streams, ping as usize)
         }
         Bench::Compare { rounds, write } => compare::compare(rounds, write.as_deref()),
+        Bench::Steering { rounds, milliseconds } => {
+            steering::steering(rounds, Duration::from_millis(milliseconds))
+        }
+        Bench::SteeringPeer { slot } => steering::peer(slot),
+        Bench::Paging { rounds } => paging::paging(rounds as usize),
         Bench::Tasks { rounds, milliseconds, queue_pairs } => {
             tasks::tasks(rounds, Duration::from_millis(milliseconds), &queue_pairs)
         }

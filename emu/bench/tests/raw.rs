@@ -3,7 +3,23 @@
 use std::process::Command;
 
 fn run(arguments: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_urxe-bench")).arg("raw").args(arguments).output().unwrap()
+    bench("raw", arguments)
+}
+fn bench(name: &str, arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_urxe-bench")).arg(name).args(arguments).output().unwrap()
+}
+
+#[test]
+fn processes_that_share_an_address_are_measured_against_those_that_do_not() {
+    let output = bench("steering", &["--rounds", "1", "--milliseconds", "50"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for (line, name) in text.lines().zip(["steered_write_64KiB", "steered_write_8B_ping_pong"]) {
+        assert!(line.starts_with(&format!(r#"{{"bench":"{name}","#)), "{line}");
+        let ratio: f64 = line.rsplit(':').next().unwrap().trim_end_matches('}').parse().unwrap();
+        assert!(ratio > 0.0 && ratio.is_finite(), "{line}");
+    }
 }
 
 #[test]

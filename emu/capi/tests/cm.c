@@ -6,10 +6,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -724,6 +726,90 @@ static void groups(void)
 	rdma_free_devices(list);
 }
 
+static void kill_daemon(void)
+{
+	char path[4096];
+	glob_t found;
+	FILE *lock;
+	int pid = 0;
+
+	snprintf(path, sizeof(path), "%s/urxe/%s-*.lock", getenv("XDG_RUNTIME_DIR"), getenv("URXE_FABRIC"));
+	NEED(glob(path, 0, NULL, &found) == 0 && found.gl_pathc == 1);
+	NEED((lock = fopen(found.gl_pathv[0], "r")) && fscanf(lock, "%d", &pid) == 1 && pid > 1);
+	fclose(lock);
+	globfree(&found);
+	NEED(kill(pid, SIGKILL) == 0);
+}
+
+/* What is connected goes on without the daemon; what listens is there again with the next one. */
+static void daemon_dies(void)
+{
+	int port, rejected = 0, reached = 0;
+	struct rdma_cm_id *listener = listening(RDMA_PS_TCP, "0.0.0.0", &port), *active, *passive, *waiting, *ready, *request;
+	struct ibv_qp_init_attr attr = qp_attr(IBV_QPT_RC);
+	struct rdma_conn_param param = { .retry_count = 7 };
+	struct rdma_cm_event *event;
+
+	connected(listener, "127.0.0.1", port, &active, &passive);
+	ready = make(RDMA_PS_TCP, NULL);
+	resolve(ready, "127.0.0.1", port);
+	waiting = make(RDMA_PS_TCP, NULL);
+	resolve(waiting, "127.0.0.1", port);
+	NEED(rdma_create_qp(waiting, NULL, &attr) == 0);
+	NEED(rdma_connect(waiting, &param) == 0);
+	event = NEXT(CONNECT_REQUEST);
+	request = event->id;
+	ACK(event);
+
+	kill_daemon();
+	event = NEXT(UNREACHABLE);
+	CHECK(event->id == waiting && event->status < 0);
+	ACK(event);
+	MINUS(rdma_accept(request, &param), EINVAL);
+	finish(waiting);
+	finish(request);
+	talk(active, passive);
+	NEED(rdma_disconnect(active) == 0);
+	event = NEXT(DISCONNECTED);
+	CHECK(event->id == active);
+	ACK(event);
+	ACK(NEXT(TIMEWAIT_EXIT));
+	NEED(rdma_disconnect(passive) == 0);
+	event = NEXT(DISCONNECTED);
+	CHECK(event->id == passive);
+	ACK(event);
+	ACK(NEXT(TIMEWAIT_EXIT));
+	finish(active);
+	finish(passive);
+
+	/* With its old port, from one that was ready to connect before. The listener may come a moment later. */
+	attr = qp_attr(IBV_QPT_RC);
+	NEED(rdma_create_qp(ready, NULL, &attr) == 0);
+	while (!reached) {
+		NEED(rdma_connect(ready, &param) == 0);
+		NEED(readable(channel->fd, 10000) && rdma_get_cm_event(channel, &event) == 0);
+		reached = event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+		if (reached) {
+			passive = event->id;
+			CHECK(event->listen_id == listener && ntohs(rdma_get_src_port(passive)) == port);
+			ACK(event);
+			break;
+		}
+		CHECK(event->event == RDMA_CM_EVENT_REJECTED && event->status == 8);
+		ACK(event);
+		NEED(++rejected < 1000);
+		finish(ready);
+		ready = make(RDMA_PS_TCP, NULL);
+		resolve(ready, "127.0.0.1", port);
+		attr = qp_attr(IBV_QPT_RC);
+		NEED(rdma_create_qp(ready, NULL, &attr) == 0);
+	}
+	finish(passive);
+	ACK(NEXT(REJECTED));
+	finish(ready);
+	finish(listener);
+}
+
 static void *destroy_later(void *id)
 {
 	CHECK(rdma_destroy_id(id) == 0);
@@ -837,6 +923,7 @@ int main(int argc, char **argv)
 		{ "datagrams", datagrams },		  { "synchronous", synchronous },
 		{ "binding", binding },			  { "moving", moving },
 		{ "groups", groups },			  { "hostile", hostile },
+		{ "daemon_dies", daemon_dies },
 	};
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(60);

@@ -73,6 +73,11 @@ fn groups_are_joined_heard_and_left() {
 }
 
 #[test]
+fn connections_outlive_the_daemon_and_listeners_come_back_with_the_next() {
+    scenario("daemon_dies");
+}
+
+#[test]
 fn wild_pointers_wrong_orders_and_children_are_errors() {
     scenario("hostile");
 }

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <rdma/rdma_cma.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -431,7 +430,6 @@ static void signals(void)
 int main(void)
 {
 	struct ibv_device **list;
-	struct rdma_event_channel *channel;
 	int count = 0, status = -1;
 	pid_t child;
 
@@ -455,10 +453,6 @@ int main(void)
 	queue_pairs();
 	events();
 	signals();
-	channel = rdma_create_event_channel();
-	CHECK(channel == NULL);
-	MINUS(rdma_create_id(NULL, NULL, NULL, RDMA_PS_TCP), ENODEV);
-
 	/* A child can run and exit, and could even open a device of its own. */
 	child = fork();
 	if (child == 0)

@@ -8,7 +8,11 @@ use support::Folder;
 
 fn with_device(program: impl AsRef<std::ffi::OsStr>, folder: &Folder) -> Command {
     let mut command = support::over_drop_in(program);
-    command.env("XDG_RUNTIME_DIR", &folder.0).env("URXE_ADDR", "127.0.9.9").current_dir(&folder.0);
+    command
+        .env("XDG_RUNTIME_DIR", &folder.0)
+        .env("URXE_ADDR", "127.0.9.9")
+        .env("URXE_DAEMON", "off")
+        .current_dir(&folder.0);
     command
 }
 

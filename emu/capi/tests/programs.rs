@@ -60,9 +60,21 @@ fn ucx_loads_its_verbs_modules() {
 }
 
 #[test]
-fn connection_manager_programs_fail_cleanly() {
-    for program in ["rping", "ucmatose", "udaddy", "mckey", "rdma_client", "rdma_server", "rstream"] {
-        run(program, &[]);
+fn connection_manager_programs_start() {
+    // Servers would wait for clients: an unknown option makes them say how they are used.
+    for program in ["rping", "ucmatose", "udaddy", "mckey", "rdma_client", "rdma_server", "cmtime"] {
+        if let Some((text, code)) = run(program, &["-?"]) {
+            assert_ne!(code, Some(0), "{program}: {text}");
+            assert!(text.to_lowercase().contains("usage") || text.contains("-s"), "{program}: {text}");
+        }
+    }
+}
+
+#[test]
+fn sockets_over_rdma_say_that_they_are_not_supported() {
+    if let Some((text, code)) = run("rstream", &["-s", "127.0.0.1"]) {
+        assert_ne!(code, Some(0), "{text}");
+        assert!(text.contains("not supported"), "{text}");
     }
 }
 

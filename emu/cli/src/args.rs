@@ -49,7 +49,7 @@ pub(crate) struct Pair {
 }
 
 const PAIR_HELP: &str = "\
-Starts COMMAND as the server, waits until it listens on a TCP port, then starts COMMAND with the server's address as
+Starts COMMAND as the server, waits until it listens (by TCP or rdma_cm), then starts COMMAND with the server's address as
 its last argument, or wherever its arguments say {server}. Each is a device of its own. Their lines are labelled; the exit code is the worse of the two.
 
 The arguments stay as they are, so pairs that run at the same time need ports of their own (perftest: -p PORT).

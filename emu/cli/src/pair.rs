@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use urxe::config::{Config, Daemon, Source};
+use urxe_control::connection::Connection;
+use urxe_control::launch::Launch;
+use urxe_control::protocol::{Reply, Request};
 
 use crate::args::{Flags, Pair};
 use crate::{Failure, OWN_ERROR, complain, sockets};
@@ -34,17 +37,18 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
     let watch = Watch::new(options.timeout)?;
     let (alive, all_read) = mpsc::channel();
     let mut server = Side::start("server", &server_flags, options, &options.server_args, None, &alive)?;
-    let ready = match wait_for_listener(&mut server, options.wait, &watch) {
+    let mut manager = Manager::of(&config);
+    let ready = match wait_for_listener(&mut server, &mut manager, options.wait, &watch) {
         Ready::Listening(found) => Ok(server_address(&found, config.addr)),
         Ready::Silent => {
             let seconds = options.wait.as_secs();
             complain(&format!(
-                "the server does not listen on a TCP port after {seconds} s; starting the client anyway"
+                "the server does not listen, by TCP or rdma_cm, after {seconds} s; starting the client anyway"
             ));
             Ok(server_address(&sockets::Sockets::default(), config.addr))
         }
         Ready::Ended(code) => {
-            complain("the server ended before it listened on a TCP port; no client was started");
+            complain("the server ended before it listened; no client was started");
             Err(if code == 0 { OWN_ERROR } else { code })
         }
         Ready::Interrupted(code) => Err(code),
@@ -125,14 +129,52 @@ enum Ready {
     Interrupted(u8),
 }
 
-fn wait_for_listener(server: &mut Side, patience: Duration, watch: &Watch) -> Ready {
+/// The daemon of the server's fabric, which knows who listens by rdma_cm.
+struct Manager {
+    fabric: Option<String>,
+    connection: Option<Connection>,
+    asked: Instant,
+}
+
+impl Manager {
+    /// Each question reaches all processes of the fabric, so they are few.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn of(config: &Config) -> Self {
+        let fabric = (config.daemon == Daemon::Auto).then(|| config.fabric.as_str().to_owned());
+        Self { fabric, connection: None, asked: Instant::now() }
+    }
+
+    /// Whether a process of this group listens. No answer is no.
+    fn hears(&mut self, group: i32) -> bool {
+        let Some(fabric) = self.fabric.as_deref().filter(|_| self.asked.elapsed() >= Self::PAUSE) else {
+            return false;
+        };
+        self.asked = Instant::now();
+        if self.connection.is_none() {
+            self.connection = Launch::new(fabric).and_then(|launch| launch.find()).unwrap_or_default();
+        }
+        let Some(connection) = &self.connection else { return false };
+        match connection.ask(&Request::Status, &[], |_| ()) {
+            Ok((Reply::Status(daemon), _)) => {
+                daemon.listeners.iter().any(|pid| sockets::group_of(*pid) == Some(group))
+            }
+            _ => {
+                self.connection = None;
+                false
+            }
+        }
+    }
+}
+
+fn wait_for_listener(server: &mut Side, manager: &mut Manager, patience: Duration, watch: &Watch) -> Ready {
     let end = Instant::now() + patience;
     loop {
         if let Some(code) = watch.interrupted() {
             return Ready::Interrupted(code);
         }
         let found = sockets::of_group(server.group());
-        if found.listener.is_some() {
+        if found.listener.is_some() || manager.hears(server.group()) {
             return Ready::Listening(found);
         }
         if let Some(code) = server.poll() {

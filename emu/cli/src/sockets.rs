@@ -43,7 +43,8 @@ fn members(group: i32) -> Vec<u32> {
     pids.filter(|pid| group_of(*pid) == Some(group)).collect()
 }
 
-fn group_of(pid: u32) -> Option<i32> {
+/// The process group of a process.
+pub(crate) fn group_of(pid: u32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // After the name in parentheses, which may itself hold any character: state, parent, group.
     stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()

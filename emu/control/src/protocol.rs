@@ -174,6 +174,8 @@ pub struct DaemonStatus {
     pub devices: Vec<DeviceStatus>,
     /// Endpoints of the connection manager.
     pub endpoints: u32,
+    /// The processes that listen by it.
+    pub listeners: Vec<u32>,
     /// What the connection manager counted: name and value.
     pub counters: Vec<(String, u64)>,
 }

@@ -41,6 +41,9 @@ impl State {
                     .collect(),
             }
         });
+        let listeners: BTreeSet<_> = self.manager.listeners().collect();
+        let listeners =
+            listeners.into_iter().filter_map(|owner| Some(self.clients.get(&ClientId(owner.0))?.pid));
         let counters = self.manager.counters().named().chain(self.wire.counters.all());
         DaemonStatus {
             pid: std::process::id(),
@@ -48,6 +51,8 @@ impl State {
             uptime_ms: uptime.as_millis() as u64,
             devices: devices.collect(),
             endpoints: self.manager.endpoints() as u32,
+            // What fits the message beside the rest; nobody looks for more.
+            listeners: listeners.take(1024).collect(),
             counters: counters.map(|(name, value)| (name.to_owned(), value)).collect(),
         }
     }

@@ -235,6 +235,11 @@ impl Manager {
         self.entries.len()
     }
 
+    /// Who hears requests; one that listens twice is here twice.
+    pub fn listeners(&self) -> impl Iterator<Item = Owner> + '_ {
+        self.entries.values().filter(|e| matches!(e.state, State::Listening { .. })).filter_map(|e| e.owner)
+    }
+
     /// Ports in use.
     pub fn ports(&self) -> usize {
         self.ports.len()

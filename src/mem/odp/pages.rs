@@ -185,7 +185,7 @@ impl Root {
                     let _ = slot.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
                         // Where neither bit is set.
                         let absent = !(old | old >> 1) & EACH;
-                        Some(old | absent * PENDING & mask)
+                        Some(old | ((absent * PENDING) & mask))
                     });
                 }
             }
@@ -211,11 +211,11 @@ impl Root {
                         let readable = (old >> 1) & !old & EACH & mask;
                         if write {
                             (
-                                (old & !(pending * PENDING)) | (pending | readable) * WRITABLE,
+                                (old & !(pending * PENDING)) | ((pending | readable) * WRITABLE),
                                 pending | readable,
                             )
                         } else {
-                            ((old & !(pending * PENDING)) | pending * PRESENT, pending)
+                            ((old & !(pending * PENDING)) | (pending * PRESENT), pending)
                         }
                     };
                     let old = slot

@@ -75,7 +75,9 @@ impl Latency {
         match self {
             Self::None => 0,
             Self::Fixed(ns) => ns,
-            Self::Uniform(low, high) => low + (u128::from(random) * u128::from(high - low + 1) >> 64) as u64,
+            Self::Uniform(low, high) => {
+                low + ((u128::from(random) * u128::from(high - low + 1)) >> 64) as u64
+            }
             Self::Exponential(mean) => {
                 let unit = ((random >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 (-unit.ln() * mean as f64).min(20.0 * mean as f64) as u64

@@ -1,5 +1,6 @@
 #![allow(unsafe_code)]
 
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -13,8 +14,12 @@ const RW: Access = Access(1 | 2 | 4 | 8 | 64);
 /// A mapping of so many bytes; `fd` -1 is anonymous memory.
 fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> u64 {
     let anonymous = if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
-    // SAFETY: a new mapping where the system likes.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, flags | anonymous, fd, 0) };
+    // Far from where the system looks for room, so that no other test's mapping ever falls into a hole of this.
+    static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+    let place = NEXT.fetch_add(1 << 21, Ordering::Relaxed) as *mut libc::c_void;
+    let flags = flags | anonymous | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a new mapping where there is none.
+    let at = unsafe { libc::mmap(place, LEN, protection, flags, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as u64
 }

@@ -156,14 +156,26 @@ pub enum Local {
     Alias,
 }
 
-/// The block of loopback addresses that a device's neighbours are in.
-fn same_block(device: IpAddr, other: IpAddr) -> bool {
-    match (device, other) {
-        (IpAddr::V4(device), IpAddr::V4(other)) => {
-            device.is_loopback() && other.is_loopback() && device.octets()[..3] == other.octets()[..3]
-        }
-        _ => false,
+/// The addresses that a fabric gives out are in blocks: 127.0.B.0/24 with B from 1 to 190. One fabric's devices do not
+/// reach another's, whatever else the host has at its loopback addresses.
+fn block(ip: IpAddr) -> Option<u8> {
+    match ip {
+        IpAddr::V4(v4) => match v4.octets() {
+            [127, 0, block @ 1..=190, _] => Some(block),
+            _ => None,
+        },
+        IpAddr::V6(_) => None,
     }
+}
+
+/// Whether two devices are in one block.
+fn same_block(device: IpAddr, other: IpAddr) -> bool {
+    block(device).is_some() && block(device) == block(other)
+}
+
+/// Whether somebody else's device may be at a local address: not on loopback beside a block.
+fn may_be_strangers(host: &impl Host, devices: &[IpAddr], ip: IpAddr) -> bool {
+    !(ip.is_loopback() && devices.iter().any(|device| block(*device).is_some())) && host.has_device(ip)
 }
 
 /// What an address to bind to means: `EADDRNOTAVAIL` if it is not of this host, `ENODEV` if it is the address of
@@ -184,7 +196,7 @@ pub fn local(host: &impl Host, devices: &[IpAddr], address: SocketAddr) -> Outco
         // The place of another emulated machine.
         return Err(Errno(libc::EADDRNOTAVAIL));
     }
-    if host.has_device(ip) {
+    if may_be_strangers(host, devices, ip) {
         return Err(Errno(libc::ENODEV));
     }
     Ok(Local::Alias)
@@ -244,7 +256,7 @@ pub fn reach(
         // This very host.
         let on_loopback = candidates().find(|rail| devices[*rail].is_loopback() == ip.is_loopback());
         let rail = on_loopback.or(first).or(rail);
-        if host.has_device(ip) {
+        if may_be_strangers(host, devices, ip) {
             return Ok(on(rail.filter(usable).ok_or(no_device)?, ip));
         }
         // No device there: it means the own one, whatever its family (::1 over an IPv4 device).
@@ -329,8 +341,13 @@ mod tests {
 
     #[test]
     fn an_address_of_the_host_with_a_device_is_that_device() {
-        assert_eq!(to(&["127.0.1.1"], &["127.0.9.1"], "127.0.9.1"), way(0, "127.0.1.1", "127.0.9.1"));
         assert_eq!(to(&["127.0.1.1"], &["10.0.0.1"], "10.0.0.1"), way(0, "127.0.1.1", "10.0.0.1"));
+        assert_eq!(to(&["127.0.0.5"], &["127.0.0.6"], "127.0.0.6"), way(0, "127.0.0.5", "127.0.0.6"));
+        assert_eq!(to(&["127.0.0.5"], &[], "127.0.0.6"), way(0, "127.0.0.1", "127.0.0.5"));
+        // Another fabric's.
+        for strange in ["127.0.9.1", "127.0.0.1"] {
+            assert_eq!(to(&["127.0.1.1"], &[strange], strange), way(0, "127.0.0.1", "127.0.1.1"));
+        }
     }
 
     #[test]
@@ -364,15 +381,16 @@ mod tests {
     fn binding_tells_devices_aliases_and_strangers_apart() {
         let devices = [ip("127.0.1.1")];
         let bind = |text: &str| {
-            local(&host(&["127.0.9.1"]), &devices, SocketAddr::new(ip(text), 0)).map_err(|error| error.0)
+            local(&host(&["127.0.9.1", "10.0.0.1"]), &devices, SocketAddr::new(ip(text), 0))
+                .map_err(|error| error.0)
         };
         assert_eq!(bind("0.0.0.0"), Ok(Local::Any));
         assert_eq!(bind("::"), Ok(Local::Any));
         assert_eq!(bind("127.0.1.1"), Ok(Local::Device(0)));
         assert_eq!(bind("127.0.0.1"), Ok(Local::Alias));
-        assert_eq!(bind("10.0.0.1"), Ok(Local::Alias));
         assert_eq!(bind("127.0.1.2"), Err(libc::EADDRNOTAVAIL), "another machine's");
-        assert_eq!(bind("127.0.9.1"), Err(libc::ENODEV), "another fabric's");
+        assert_eq!(bind("127.0.9.1"), Ok(Local::Alias), "fabrics do not see each other");
+        assert_eq!(bind("10.0.0.1"), Err(libc::ENODEV), "somebody else's device");
         assert_eq!(bind("10.0.0.9"), Err(libc::EADDRNOTAVAIL));
     }
 

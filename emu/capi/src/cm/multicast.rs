@@ -71,16 +71,21 @@ impl Membership {
         }
     }
 
-    /// The end of the membership, of an identifier with this queue pair.
-    pub fn leave(&self, qp: *mut ibv_qp) {
-        self.left.store(true, Ordering::Release);
+    /// The queue pair goes: it hears the group no more.
+    pub fn detach(&self, qp: *mut ibv_qp) {
         let attached = self.attached.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // A queue pair that the program has destroyed or exchanged meanwhile left the group with that.
+        // A queue pair that the program has exchanged meanwhile left the group with its end.
         if !attached.is_null() && attached == qp {
             let gid = self.gid();
             // SAFETY: the queue pair is checked there.
             _ = unsafe { ibv_detach_mcast(qp, &raw const gid, 0) };
         }
+    }
+
+    /// The end of the membership, of an identifier with this queue pair.
+    pub fn leave(&self, qp: *mut ibv_qp) {
+        self.left.store(true, Ordering::Release);
+        self.detach(qp);
     }
 }
 

@@ -404,6 +404,9 @@ pub fn destroy_pair(object: &Object<Handle>) {
     unsafe {
         let qp = std::mem::replace(&mut (*object.abi()).qp, std::ptr::null_mut());
         if !qp.is_null() {
+            // A member of groups cannot be destroyed.
+            let memberships = object.private.id.state.lock().memberships.clone();
+            memberships.iter().for_each(|membership| membership.detach(qp));
             ibv_destroy_qp(qp);
         }
     }

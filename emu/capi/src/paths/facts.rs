@@ -3,6 +3,29 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use device::config::{Config, Daemon};
+use device::io::route;
+use urxe_control::launch::Launch;
+use urxe_control::protocol::{DeviceSpec, Reply, Request};
+
+/// The addresses of the process's devices, if there is a daemon that knows them. No thread and no lease is needed.
+fn ask(config: &Config) -> Vec<IpAddr> {
+    let answers = || {
+        if config.daemon == Daemon::Off {
+            return Ok(Vec::new());
+        }
+        let Some(daemon) = Launch::new(config.fabric.as_str())?.find()? else { return Ok(Vec::new()) };
+        let mut addresses = Vec::new();
+        for rail in 0..config.devices.value() {
+            let request = Request::Device(DeviceSpec::of(config, rail)?);
+            if let (Reply::Device { address, .. }, _) = daemon.ask(&request, &[], |_| {})? {
+                addresses.push(address);
+            }
+        }
+        Ok::<_, urxe_control::Error>(addresses)
+    };
+    // The first verbs call will say what is wrong.
+    answers().unwrap_or_default()
+}
 
 /// One entry of the port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,17 +100,21 @@ impl Facts {
         Self { rail, node: format!("uverbs{rail}"), device, ..self }
     }
 
-    /// The facts while no device is open: a path may be looked at before the first verbs call. Names and their number are
-    /// as configured; addresses are not known yet.
+    /// The facts while no device is open: a path may be looked at before the first verbs call, or by a program that makes
+    /// none. Names and their number are as configured; addresses are known to the daemon, if one runs.
     pub fn before_open() -> Vec<Self> {
         let config = Config::load().unwrap_or_default();
-        let address = match config.addr {
-            Some(IpAddr::V4(address)) => address,
-            _ => Ipv4Addr::LOCALHOST,
-        };
+        let known = if config.addr.is_none() { ask(&config) } else { Vec::new() };
         let connection_manager = config.daemon == Daemon::Auto;
         let facts = |rail| {
-            let facts = Self { connection_manager, ..Self::of(address, "lo") };
+            let known = known.get(rail as usize).copied().or(config.addr);
+            let address = match known {
+                Some(IpAddr::V4(address)) => address,
+                _ => Ipv4Addr::LOCALHOST,
+            };
+            let interface = known.and_then(|ip| route::interface(ip).ok().flatten());
+            let interface = interface.map_or_else(|| "lo".to_owned(), |found| found.name);
+            let facts = Self { connection_manager, ..Self::of(address, &interface) };
             facts.with_rail(rail, config.device_name(rail))
         };
         (0..config.devices.value()).map(facts).collect()

@@ -73,6 +73,9 @@ pub unsafe extern "C" fn create_cq_ex(
                 extended: Some(extended),
             },
         )?;
+        // SAFETY: it was made just now, and nobody else knows it.
+        let queue = unsafe { Object::<Queue>::find(cq)? };
+        queue.private.cq.allow_overrun(flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0);
         Ok(cq.cast())
     })
 }

@@ -154,7 +154,7 @@ fn create(
 fn create_error(error: CreateError) -> Errno {
     tracing::debug!("queue pair refused: {error}");
     Errno(match error {
-        CreateError::TooLarge { .. } => libc::EINVAL,
+        CreateError::TooLarge { .. } | CreateError::NoWorker { .. } => libc::EINVAL,
         CreateError::TooMany => libc::ENOMEM,
     })
 }

@@ -90,12 +90,16 @@ pub fn drop_in() -> PathBuf {
 }
 
 /// A command that is run over the drop-in library.
+///
+/// Programs of one test file share a fabric, whose daemon they start.
 pub fn over_drop_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    command_line();
     let folder = drop_in();
     let mut command = Command::new(program);
     command
         .env("LD_LIBRARY_PATH", &folder)
         .env("LD_PRELOAD", folder.join("libibverbs.so.1"))
+        .env("URXE_FABRIC", format!("test-{}", std::process::id()))
         .env("LD_BIND_NOW", "1");
     command
 }
