@@ -4,6 +4,8 @@
 #[path = "sim/harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "veth/mod.rs"]
+mod veth;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -216,7 +218,7 @@ fn packets_for_another_process_in_a_merged_datagram_are_counted_and_dropped() {
     }
     let bytes: usize = batch.runs().iter().map(|run| run.bytes).sum();
     let segment = batch.runs()[0].segment;
-    let merged = Run { path, pieces: 0..batch.all_pieces().len(), segment, packets: 5, bytes };
+    let merged = Run { path: path.clone(), pieces: 0..batch.all_pieces().len(), segment, packets: 5, bytes };
     let outcome = link.send_runs(Runs { runs: &[merged], pieces: batch.all_pieces() });
     assert_eq!(outcome.sent_packets, 5);
     let mut received = 0;
@@ -225,7 +227,24 @@ fn packets_for_another_process_in_a_merged_datagram_are_counted_and_dropped() {
         received == 3
     });
     assert_eq!((counter(&mine, "other_process_pkts"), counter(&mine, "unknown_qp")), (2, 0));
+    // An accident is no reason to receive packets one by one.
+    let anchor = owner.anchor().unwrap();
+    assert!(udp::group::merges(&anchor).unwrap());
     assert!(b.poll().is_empty());
+    // But it is the rule here.
+    let mut runs = 0;
+    wait(&[&mine], || {
+        let merged =
+            Run { path: path.clone(), pieces: 0..batch.all_pieces().len(), segment, packets: 5, bytes };
+        runs += link.send_runs(Runs { runs: &[merged], pieces: batch.all_pieces() }).sent_packets / 5;
+        !udp::group::merges(&anchor).unwrap()
+    });
+    assert!((31..200).contains(&runs), "{runs}");
+    // Nor has a new process merged packets.
+    assert_eq!(counter(&mine, "other_process_pkts") % 2, 0);
+    let late = member(&mut owner, 9);
+    assert!(!udp::group::merges(&anchor).unwrap());
+    drop(late);
     assert_eq!((counter(&other, "rcvd_pkts"), counter(&other, "other_process_pkts")), (0, 0));
 }
 
@@ -310,6 +329,88 @@ fn numbers_begin_at_a_place_that_cannot_be_guessed() {
     };
     let numbers: Vec<u32> = (1..=6).map(|slot| first(slot) & 0xffff).collect();
     assert!(numbers.windows(2).any(|pair| pair[1].wrapping_sub(pair[0]) > 1), "{numbers:?}");
+}
+
+/// Three processes on each of two hosts, all connected to all of the other host, over links of both usual MTUs (CASES 28),
+/// as they are and with a receiver that merges packets as adapters do.
+#[test]
+fn processes_on_two_hosts_talk_whatever_the_link_carries_and_merges() {
+    if veth::skipped() {
+        return;
+    }
+    for (mtu, active, merges) in
+        [(1500, Mtu::B1024, false), (9000, Mtu::B4096, false), (1500, Mtu::B1024, true)]
+    {
+        let step = veth::Step::default();
+        let exchange = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
+        let side = |host: usize, own: &str, device: &str| {
+            veth::ip(&format!("link set {device} mtu {mtu}"));
+            if merges {
+                // veth merges only if the sender is not trusted to have done it.
+                for arguments in [["-K", device, "gro", "on"], ["-K", device, "tso", "off"]] {
+                    let set = Command::new("ethtool").args(arguments).status();
+                    eprintln!("ethtool {}: {set:?}", arguments.join(" "));
+                }
+            }
+            step.wait();
+            let mut owner = Group::open(&udp::Config::new(own.parse().unwrap())).unwrap();
+            let devices: Vec<Device> = (1..4).map(|slot| member(&mut owner, slot)).collect();
+            assert!(devices.iter().all(|device| device.port().mtu == active));
+            // By own process, other process.
+            let ends: Vec<End> = (0..9)
+                .map(|i| End::new(&devices[i / 3], EndInit { bytes: 1 << 17, ..EndInit::default() }))
+                .collect();
+            *exchange[host].lock() = ends.iter().map(|end| end.qp.number()).collect();
+            step.wait();
+            let peer = if host == 0 { veth::B } else { veth::A };
+            for (i, end) in ends.iter().enumerate() {
+                let number = exchange[1 - host].lock()[i % 3 * 3 + i / 3];
+                harness::to_init(&end.qp, &Wiring::default());
+                for round in 0..40 {
+                    end.recv(round, &[end.sge(round as usize * 64, 64)]);
+                }
+                to_rts_with(&end.qp, peer.parse().unwrap(), number, active);
+                // Small messages, which are merged, and large ones.
+                end.buf.write(8192, &Rng(i as u64).bytes(50_000));
+            }
+            step.wait();
+            for round in 0..40 {
+                for end in &ends {
+                    end.post(round, SendOp::Send, &[end.sge(8192, 64)]);
+                }
+            }
+            for end in &ends {
+                end.post(100, SendOp::Send, &[end.sge(8192, 50_000)]);
+            }
+            let all: Vec<&Device> = devices.iter().collect();
+            let mut got = vec![(0, 0); 9];
+            wait(&all, || {
+                for (end, (sent, received)) in ends.iter().zip(&mut got) {
+                    for wc in end.poll() {
+                        match good(&wc).1 {
+                            WcOpcode::Recv => *received += 1,
+                            _ => *sent += 1,
+                        }
+                        if *received == 40 && wc.opcode == WcOpcode::Recv {
+                            end.recv(1000, &[end.sge(60_000, 50_000)]);
+                        }
+                    }
+                }
+                got.iter().all(|&done| done == (41, 41))
+            });
+            for (i, end) in ends.iter().enumerate() {
+                let bytes = Rng((i % 3 * 3 + i / 3) as u64).bytes(50_000);
+                assert!(end.buf.read(60_000, 50_000) == bytes && end.buf.read(39 * 64, 64) == bytes[..64]);
+            }
+            let strays: Vec<u64> = devices.iter().map(|d| counter(d, "other_process_pkts")).collect();
+            let received: Vec<u64> = devices.iter().map(|d| counter(d, "rcvd_pkts")).collect();
+            eprintln!("host {host} mtu {mtu} merges {merges}: strays {strays:?} of {received:?}");
+            assert!(merges || strays.iter().all(|&strays| strays == 0), "{strays:?}");
+            step.wait();
+            drop(ends);
+        };
+        veth::joined(|| side(0, veth::A, "va"), || side(1, veth::B, "vb"));
+    }
 }
 
 // ------------------------------------------------------------------------------------------- all-to-all
@@ -544,11 +645,15 @@ fn a_process_of_an_all_to_all() {
 
 /// From INIT to RTS, connected to a queue pair of another process.
 fn to_rts(qp: &QueuePair, ip: IpAddr, peer: Qpn) {
+    to_rts_with(qp, ip, peer, Mtu::B4096);
+}
+
+fn to_rts_with(qp: &QueuePair, ip: IpAddr, peer: Qpn, path_mtu: Mtu) {
     use AttrMask as M;
     let wiring = Wiring::default();
     let attr = QpAttr {
         state: QpState::Rtr,
-        path_mtu: Mtu::B4096,
+        path_mtu,
         dest_qpn: peer,
         rq_psn: Psn::new(wiring.psn),
         max_dest_rd_atomic: 4,

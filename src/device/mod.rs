@@ -200,6 +200,8 @@ pub(crate) struct Core {
     fallbacks_seen: AtomicU64,
     /// The anchor of the group, if the address is shared.
     lease: Option<OwnedFd>,
+    /// The kernel was told to merge no packets of several processes.
+    unmerged: AtomicBool,
 }
 
 impl std::fmt::Debug for Device {
@@ -225,7 +227,9 @@ impl Device {
     /// Opens a device on a slot of an address that other processes have devices on, too.
     pub fn open_member(config: &Config, lease: Lease) -> Result<Self, OpenError> {
         let Lease { slot, socket, anchor } = lease;
-        let link = udp::UdpLink::from_member(socket, slot, &socket_config(config))?;
+        let mut socket_config = socket_config(config);
+        socket_config.gro &= udp::group::merges(&anchor).unwrap_or(true);
+        let link = udp::UdpLink::from_member(socket, slot, &socket_config)?;
         let interface = link.interface().name.clone();
         let granted = link.receive_buffer();
         Self::build(config, Arc::new(link), interface, granted, Clock::System, Some((slot, anchor)))
@@ -309,6 +313,7 @@ impl Device {
             guid: Gid::eui64_of(ip),
             fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
             lease,
+            unmerged: AtomicBool::new(config.receive == ReceiveBy::Raw),
             link,
             clock,
         });

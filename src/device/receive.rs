@@ -166,6 +166,7 @@ impl Core {
             let Some(qp) = self.qps.find(qpn) else {
                 if self.lease.is_some() && qpn.slot() != self.qps.slot() {
                     self.counters.other_process_pkts.add(1);
+                    self.strayed();
                 } else {
                     self.counters.unknown_qp.add(1);
                 }
@@ -256,6 +257,26 @@ impl Core {
             qp.tell(self, crate::qp::Notices::default());
         }
         rx.icrc = cached;
+    }
+
+    /// A packet for another process was merged with ours. Each is a loss for its peer: if it is no rare thing, packets
+    /// one by one are faster.
+    #[cold]
+    fn strayed(&self) {
+        /// From so many on they may be more than an accident, and if one of so many received ones is one, they are.
+        const SOME: u64 = 64;
+        let (strays, received) = (self.counters.other_process_pkts.value(), self.counters.rcvd_pkts.value());
+        let Some(anchor) = &self.lease else { return };
+        if strays < SOME || received > strays * SOME || self.unmerged.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match crate::io::udp::group::stop_merging(anchor) {
+            Ok(()) => tracing::info!(
+                "the network merges packets for several processes of {}: receiving them one by one from now on",
+                self.port.ip
+            ),
+            Err(error) => tracing::warn!(%error, "the merging of received packets cannot be ended"),
+        }
     }
 
     /// Tells the sender of a packet that the queue grows (IBA A17.9.3), at most once in a while.

@@ -323,7 +323,7 @@ pub(super) fn peek_fds(fd: &OwnedFd, offset: usize) -> io::Result<Option<(u8, Ve
         let mut at = libc::CMSG_FIRSTHDR(&header);
         while let Some(item) = at.as_ref() {
             if (item.cmsg_level, item.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let count = (item.cmsg_len as usize - size_of::<cmsghdr>()) / size_of::<RawFd>();
+                let count = (item.cmsg_len - size_of::<cmsghdr>()) / size_of::<RawFd>();
                 let data = libc::CMSG_DATA(item).cast::<RawFd>();
                 fds.extend((0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
             }

@@ -30,7 +30,7 @@ impl Fabric for Sockets {
 fn mixed(modes: [&str; 2], workers: &str) -> Sockets {
     let devices = modes.map(|mode| Device::open(&config(&[("tasks", mode), ("workers", workers)])).unwrap());
     let mut fabric = Sockets { devices, end: Instant::now() + 3 * PATIENCE };
-    let plan = Plan { messages: 8000, connections: 64, max_len: 100_000, large_percent: 10 };
+    let plan = Plan { messages: 64 * 128, connections: 64, max_len: 100_000, large_percent: 10 };
     let totals = exchange(&mut fabric, 7, &plan);
     assert_eq!(totals.messages, plan.messages);
     assert!(totals.by_kind.iter().all(|&n| n > 0), "{totals:?}");

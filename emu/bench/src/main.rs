@@ -16,6 +16,7 @@ mod memory;
 mod paging;
 mod socket;
 mod steering;
+mod tasks;
 use socket::Socket;
 
 #[derive(Parser)]
@@ -72,6 +73,21 @@ enum Bench {
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
     },
+    /// Where tasks run: each mode with some queue pairs, as a table
+    Tasks {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Milliseconds of each measurement
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..60_000))]
+        milliseconds: u64,
+        /// Numbers of queue pairs
+        #[arg(long, default_value = "1,8,64", value_delimiter = ',')]
+        queue_pairs: Vec<usize>,
+    },
+    /// The other end of such a measurement
+    #[command(hide = true)]
+    TasksPeer { mode: String, role: String, queue_pairs: usize },
     /// The receiving side of a stream
     #[command(hide = true)]
     Sink,
@@ -102,6 +118,10 @@ fn main() -> ExitCode {
         }
         Bench::SteeringPeer { slot } => steering::peer(slot),
         Bench::Paging { rounds } => paging::paging(rounds as usize),
+        Bench::Tasks { rounds, milliseconds, queue_pairs } => {
+            tasks::tasks(rounds, Duration::from_millis(milliseconds), &queue_pairs)
+        }
+        Bench::TasksPeer { mode, role, queue_pairs } => tasks::peer(&mode, role == "echo", queue_pairs),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use urxe::config::Config;
 use urxe::device::{Device, QpInit, QueuePair};
-use urxe::ids::{Gid, Mtu};
+use urxe::ids::{Gid, Mtu, Qpn};
 use urxe::mem::Access;
 use urxe::verbs::{AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, RecvWr, Sge};
 
@@ -36,7 +36,7 @@ pub(crate) fn idle_queue_pair() -> Result<usize, String> {
             events: None,
         };
         let qp = device.create_qp(init).map_err(|e| e.to_string())?;
-        connect(&qp, device.port().ip)?;
+        connect(&qp, device.port().ip, qp.number())?;
         for id in 0..u64::from(DEPTH) {
             qp.post_recv(&RecvWr { id, sges: &[Sge::default()] }).map_err(|e| e.to_string())?;
         }
@@ -45,13 +45,14 @@ pub(crate) fn idle_queue_pair() -> Result<usize, String> {
     Ok(resident()?.saturating_sub(before) / QUEUE_PAIRS)
 }
 
-fn connect(qp: &QueuePair, ip: IpAddr) -> Result<(), String> {
+/// Connects a queue pair.
+pub(crate) fn connect(qp: &QueuePair, ip: IpAddr, peer: Qpn) -> Result<(), String> {
     let av = AddressVector { dgid: Gid::from_ip(ip), is_global: true, port: 1, ..AddressVector::default() };
     let attr = QpAttr {
         port: 1,
         access: Access(15),
         path_mtu: Mtu::B4096,
-        dest_qpn: qp.number(),
+        dest_qpn: peer,
         max_rd_atomic: 1,
         max_dest_rd_atomic: 1,
         min_rnr_timer: 12,

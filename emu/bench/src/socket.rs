@@ -32,6 +32,14 @@ fn address(port: u16) -> sockaddr_in {
     }
 }
 
+/// CPU time that this process has used.
+pub(crate) fn cpu_time() -> std::time::Duration {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut ts) };
+    std::time::Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
+}
+
 /// Pins the calling thread to a CPU, if there is that one.
 pub(crate) fn pin(cpu: usize) {
     // SAFETY: all zero bytes are an empty set, `cpu` is within its 1024, and it is readable for its size.

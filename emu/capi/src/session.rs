@@ -26,6 +26,12 @@ struct Made<T> {
     value: T,
 }
 
+impl<T: Sync> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Sync> PerProcess<T> {
     /// Nothing is made yet.
     pub const fn new() -> Self {

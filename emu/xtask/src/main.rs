@@ -159,6 +159,7 @@ fn test(write_docs: bool) -> Result {
     // The programs' tests run what is built here.
     if step("build", &|| done(cargo(&["build", "--workspace"]))) {
         step("tests", &|| done(tests(write_docs)));
+        step("orders of threads", &|| done(loom()));
         step("kernel interop", &|| {
             if !is_root() {
                 return Ok(End::Skipped("needs root".into()));
@@ -184,6 +185,15 @@ fn test(write_docs: bool) -> Result {
         println!("{name:<16} {seconds:>4} s  {text}");
     }
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} steps failed", steps.len())) }
+}
+
+/// The models of threads, in every order in which these can run. In a folder of its own: the flag changes all crates.
+fn loom() -> Result {
+    let folder = target()?.join("loom");
+    let folder = folder.to_str().ok_or("the target directory's name is not UTF-8")?;
+    let arguments =
+        ["test", "--release", "-p", "urxe", "--lib", "--target-dir", folder, "task::state::models"];
+    cargo_with(&arguments, &[("RUSTFLAGS", "--cfg loom")])
 }
 
 fn tests(write_docs: bool) -> Result {

@@ -20,6 +20,9 @@ use std::os::fd::OwnedFd;
 use super::{Config, OpenError, bind, new_socket, raw, scoped};
 use crate::io::sys;
 
+/// What others may be doing with the anchor at the same time can make a look at it fail; not for ever.
+const TRIES: usize = 100;
+
 /// Slots of a group, that of its owner (0) included. 255 is none: QPN 0xffffff means multicast.
 pub const SLOTS: usize = 255;
 
@@ -65,8 +68,7 @@ impl Group {
         let mut sockets: Vec<OwnedFd> = Vec::new();
         let mut cookies = Vec::new();
         let mut writer = None;
-        while let Some((slot, mut fds)) = sys::peek_fds(&anchor, sockets.len()).map_err(unreadable)? {
-            let slot = usize::from(slot);
+        while let Some((slot, mut fds)) = peek(&anchor, sockets.len()).map_err(unreadable)? {
             let expected = if slot == 0 { 2 } else { 1 };
             if slot != sockets.len() || slot >= SLOTS || fds.len() != expected {
                 return Err(refused(format!("message {} is not that of this slot", sockets.len())));
@@ -153,9 +155,9 @@ impl Group {
         // this process ends in between, the group is as before.
         sys::bind(&socket, &self.addr)?;
         sys::send_fds(&self.writer, slot as u8, &[&socket]).map_err(explained)?;
-        let found = sys::peek_fds(&self.anchor, slot)?;
+        let found = peek(&self.anchor, slot)?;
         let same = |fds: &[OwnedFd]| matches!(fds, [fd] if sys::cookie(fd).ok() == sys::cookie(&socket).ok());
-        if !found.is_some_and(|(byte, fds)| usize::from(byte) == slot && same(&fds)) {
+        if !found.is_some_and(|(at, fds)| at == slot && same(&fds)) {
             return Err(io::Error::other("the group's anchor is damaged: somebody has read it"));
         }
         self.sockets.push(socket);
@@ -170,6 +172,41 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// The message of a slot: its number, and the socket beside it. The place in the queue at which a look begins belongs to
+/// the anchor, so another process that looks at the same time moves it: then it is tried again. `None` if there is no
+/// such message.
+fn peek(anchor: &OwnedFd, slot: usize) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let mut found = None;
+    for _ in 0..TRIES {
+        found = sys::peek_fds(anchor, slot)?.map(|(byte, fds)| (usize::from(byte), fds));
+        if found.as_ref().is_some_and(|&(at, _)| at == slot) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Has the kernel merge no packets for any member from now on. It merges those of one flow whatever their QPN, if the
+/// socket that it asks, which may be any member's, wants merged packets.
+pub fn stop_merging(anchor: &OwnedFd) -> io::Result<()> {
+    let mut slot = 0;
+    while let Some((at, fds)) = peek(anchor, slot)? {
+        if at == slot
+            && let Some(socket) = fds.first()
+        {
+            sys::set_int(socket, sys::SOL_UDP, sys::UDP_GRO, 0)?;
+        }
+        slot += 1;
+    }
+    Ok(())
+}
+
+/// Whether the group's sockets may have merged packets: that of slot 0 tells for all.
+pub fn merges(anchor: &OwnedFd) -> io::Result<bool> {
+    let Some((0, fds)) = peek(anchor, 0)? else { return Ok(true) };
+    fds.first().map_or(Ok(true), |socket| Ok(sys::int(socket, sys::SOL_UDP, sys::UDP_GRO)? != 0))
 }
 
 /// A member that takes nothing.

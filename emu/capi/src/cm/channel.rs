@@ -189,7 +189,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 }
 
 /// Waits for the next event and makes it what the program sees.
-pub fn take(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
+pub(super) fn take(channel: *mut rdma_event_channel) -> Outcome<*mut rdma_cm_event> {
     // SAFETY: find checks the pointer.
     let queue = unsafe { Object::<Channel>::find(channel)? }.private.queue.clone();
     loop {

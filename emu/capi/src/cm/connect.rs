@@ -322,9 +322,11 @@ pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_voi
 /// The pointer is what the program passed.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     minus_one(|| {
-        // SAFETY: find checks the pointer; the structure lives with the object.
+        // SAFETY: find checks the pointer.
         let object = unsafe { find(id)? };
-        if !unsafe { (*object.abi()).qp }.is_null() {
+        // SAFETY: the structure lives with the object.
+        let qp = unsafe { (*object.abi()).qp };
+        if !qp.is_null() {
             return Err(INVALID);
         }
         establish(object)?;

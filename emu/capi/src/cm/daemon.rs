@@ -179,9 +179,9 @@ static LISTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 /// The pointer is what the program passed.
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     pointer(|| {
-        // SAFETY: memory checks the pointer, which may be null.
         let tell = |number: usize| match count.is_null() {
             true => Ok(()),
+            // SAFETY: memory checks the pointer.
             false => unsafe { memory::write(count, number as c_int) },
         };
         tell(0)?;

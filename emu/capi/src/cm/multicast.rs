@@ -56,7 +56,7 @@ impl Membership {
 
     /// The identifier's queue pair, if it has one, hears the group from now on. Called when the program takes the
     /// event, as librdmacm does it.
-    pub fn attach(&self, qp: *mut ibv_qp) -> Outcome<()> {
+    pub(super) fn attach(&self, qp: *mut ibv_qp) -> Outcome<()> {
         if qp.is_null() || self.send_only || self.left.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Membership {
     }
 
     /// The queue pair goes: it hears the group no more.
-    pub fn detach(&self, qp: *mut ibv_qp) {
+    pub(super) fn detach(&self, qp: *mut ibv_qp) {
         let attached = self.attached.swap(std::ptr::null_mut(), Ordering::AcqRel);
         // A queue pair that the program has exchanged meanwhile left the group with its end.
         if !attached.is_null() && attached == qp {
@@ -83,7 +83,7 @@ impl Membership {
     }
 
     /// The end of the membership, of an identifier with this queue pair.
-    pub fn leave(&self, qp: *mut ibv_qp) {
+    pub(super) fn leave(&self, qp: *mut ibv_qp) {
         self.left.store(true, Ordering::Release);
         self.detach(qp);
     }

@@ -27,7 +27,7 @@ pub const MAX_DEPTH: u8 = limits::MAX_RD_ATOMIC;
 
 /// The number of a queue pair, and whether it has a shared receive queue. `None` for null; a pointer to what is no
 /// queue pair is `EINVAL`.
-pub fn facts(qp: *mut ibv_qp) -> Outcome<Option<(u32, bool)>> {
+pub(super) fn facts(qp: *mut ibv_qp) -> Outcome<Option<(u32, bool)>> {
     if qp.is_null() {
         return Ok(None);
     }
@@ -391,8 +391,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
 /// # Safety
 /// The pointer is what the program passed.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: find checks the pointer.
     nothing(|| {
+        // SAFETY: find checks the pointer.
         destroy_pair(unsafe { find(id)? });
         Ok(())
     });

@@ -33,9 +33,10 @@ pub fn bind(object: &Object<Handle>, address: SocketAddr) -> Outcome<()> {
     let meant = address::local(&ThisHost, &all, address)?;
     let (rail, devices) = match meant {
         Local::Device(rail) => (Some(rail), vec![all[rail]]),
-        // The kernel binds loopback addresses to no device, and those of an interface to one.
-        Local::Alias if !address.ip().is_loopback() => (Some(0), all),
-        Local::Alias | Local::Any => (None, all),
+        // The device's interface may well be the loopback interface, so its addresses are as good as another's: programs
+        // look for the device as soon as they have bound to it. (The kernel binds loopback addresses to no device.)
+        Local::Alias => (Some(0), all),
+        Local::Any => (None, all),
     };
     let mut binding = Binding { address, devices, backlog: None };
     let options = id.state.lock().options;
