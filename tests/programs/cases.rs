@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use crate::cm;
-use crate::harness::{self, PATIENCE, urxe};
+use crate::harness::{self, Background, PATIENCE, urxe};
 use crate::mpi;
 
 /// The one that is a crate.
@@ -28,6 +28,23 @@ pub(crate) enum Kind {
     /// What only the server and only the client is given; SERVER stands for the server's address, PORT for a free port
     /// (in the common arguments too).
     Sides(&'static str, String),
+    /// The same, but on one device, for programs that find out the host's address for themselves; the server is started
+    /// first and stopped by the test if it stays.
+    OneHost {
+        server: String,
+        client: String,
+        ready: Ready,
+        stays: bool,
+    },
+}
+
+/// How to know that a server can be reached.
+#[derive(Clone, Copy)]
+pub(crate) enum Ready {
+    /// It listens at PORT.
+    Tcp,
+    /// The daemon says that somebody listens.
+    RdmaCm,
 }
 
 pub(crate) enum Check {
@@ -61,6 +78,9 @@ impl Case {
         if let Kind::Sides(server, client) = &self.kind {
             let _ = write!(line, " {server} / {client}");
         }
+        if let Kind::OneHost { server, client, .. } = &self.kind {
+            let _ = write!(line, " {server} / {client}");
+        }
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
@@ -72,6 +92,9 @@ impl Case {
                 .collect()
         };
         let mut command = match &self.kind {
+            Kind::OneHost { server, client, ready, stays } => {
+                return self.run_on_one_host(server, client, *ready, *stays);
+            }
             Kind::Single => urxe(["run"]),
             Kind::Pair | Kind::Sides(..) => urxe(["pair", "--timeout", &PATIENCE.as_secs().to_string()]),
         };
@@ -89,6 +112,31 @@ impl Case {
         let text = output.text;
         if output.code != Some(0) {
             return Err(format!("{command:?}: exit code {:?}\n{text}", output.code));
+        }
+        self.check.check(&text).map_err(|why| format!("{command:?}: {why}\n{text}"))
+    }
+
+    fn run_on_one_host(&self, server: &str, client: &str, ready: Ready, stays: bool) -> Result<(), String> {
+        let (fabric, port) = (cm::fabric(), harness::free_port());
+        let command = |more: &str| -> Result<Command, String> {
+            let mut command = urxe(["run", "--fabric", &fabric, "--", "stdbuf", "-oL"]);
+            self.fill(&mut command, &port.to_string())?;
+            let more = more.replace("PORT", &port.to_string()).replace("SERVER", "127.0.0.1");
+            command.args(more.split_whitespace());
+            Ok(command)
+        };
+        let mut background = Background::start(&mut command(server)?)?;
+        match ready {
+            Ready::Tcp => background.wait_until("listens at its port", || harness::listens(port))?,
+            Ready::RdmaCm => background.wait_until("listens by rdma_cm", || cm::somebody_listens(&fabric))?,
+        }
+        let mut command = command(client)?;
+        let output = harness::run(&mut command, PATIENCE)?;
+        let server = if stays { background.stop() } else { background.finish()? };
+        let lines = |side, text: &str| text.lines().map(|l| format!("{side}| {l}\n")).collect::<String>();
+        let text = lines("server", &server.text) + &lines("client", &output.text);
+        if output.code != Some(0) || !stays && server.code != Some(0) {
+            return Err(format!("{command:?}: exit codes {:?} and {:?}\n{text}", output.code, server.code));
         }
         self.check.check(&text).map_err(|why| format!("{command:?}: {why}\n{text}"))
     }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::cases::{Case, Check, Kind};
+use crate::cases::{Case, Check, Kind, Ready};
 use crate::harness::{self, Background, Output, PATIENCE, urxe};
 
 const NONE: &[(&str, &str)] = &[];
@@ -26,11 +26,24 @@ fn sides(
     }
 }
 
+fn one_host(
+    package: &'static str,
+    program: &'static str,
+    arguments: impl Into<String>,
+    (server, client): (&str, &str),
+    (ready, stays): (Ready, bool),
+    check: Check,
+) -> Case {
+    let kind = Kind::OneHost { server: server.into(), client: client.into(), ready, stays };
+    Case { package, program, arguments: arguments.into(), env: NONE, kind, check }
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = rdmacm_utils();
     cases.extend(perftest());
     cases.extend(libfabric());
     cases.extend(fio());
+    cases.extend(ucx());
     cases
 }
 
@@ -39,7 +52,7 @@ fn rdmacm_utils() -> Vec<Case> {
         sides("rdmacm-utils", program, arguments, server, client, check)
     };
     let mut cases = Vec::new();
-    for size in ["", "-S 16", "-S 4096", "-S 65000"] {
+    for size in ["", "-S 23", "-S 4096", "-S 65000"] {
         let check = Check::Sides(&["server ping data: rdma-ping-9: "], &["ping data: rdma-ping-9: "]);
         cases.push(of("rping", &format!("-C 10 -v -V {size} -p PORT"), "-s", "-c -a SERVER", check));
     }
@@ -56,24 +69,15 @@ fn rdmacm_utils() -> Vec<Case> {
     for arguments in ["", "-c 100 -C 10", "-C 100 -S 1024"] {
         cases.push(of("udaddy", arguments, "", "-s SERVER", ENDS_WELL));
     }
-    cases.push(of(
+    const STEPS: &[&str] =
+        &["create id", "resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy"];
+    cases.push(one_host(
+        "rdmacm-utils",
         "cmtime",
         "-c 1000 -p PORT",
-        "",
-        "-s SERVER",
-        Check::Sides(
-            &[],
-            &[
-                "create id",
-                "bind addr",
-                "resolve addr",
-                "resolve route",
-                "create qp",
-                "connect",
-                "disconnect",
-                "destroy",
-            ],
-        ),
+        ("", "-s SERVER"),
+        (Ready::RdmaCm, true),
+        Check::Sides(&[], STEPS),
     ));
     // The sides are programs of their own.
     for (server, client) in [
@@ -120,30 +124,84 @@ fn libfabric() -> Vec<Case> {
         arguments: "-p verbs".into(),
         env: NONE,
         kind: Kind::Single,
-        check: Check::Says(&["provider: verbs", "FI_EP_MSG", "127.0."]),
+        check: Check::Says(&["provider: verbs", "domain: urxe0", "FI_EP_MSG", "verbs;ofi_rxm"]),
     }];
+    // The server tells the client an address of its host, which need not be a device's.
     for (provider, kind) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
-        for options in ["-I 100 -S all -c", "-I 1000 -S 64"] {
+        for (options, sizes) in [
+            ("-I 10 -S all -c", &["64 ", "1k ", "4k ", "64k ", "1m ", "2m "][..]),
+            ("-I 1000 -S 64", &["64 "]),
+        ] {
             let arguments = format!("-p {provider} -e {kind} {options}");
-            let check = Check::Sides(&["bytes"], &["bytes"]);
-            cases.push(sides("libfabric-bin", "fi_pingpong", arguments, "-B PORT", "-P PORT SERVER", check));
+            let sides = ("-B PORT", "-P PORT SERVER");
+            let check = Check::Sides(sizes, sizes);
+            cases.push(one_host(
+                "libfabric-bin",
+                "fi_pingpong",
+                arguments,
+                sides,
+                (Ready::Tcp, false),
+                check,
+            ));
         }
     }
     cases
 }
 
+/// The writing side is fio's client. It compares nothing by RDMA; what is sent is looked at by who receives. fio allows
+/// no RNR retries and so wants as many receives as there are sends.
 fn fio() -> Vec<Case> {
+    let both = "--name=job --ioengine=rdma --port=PORT --bs=64k";
     let mut cases = Vec::new();
-    for (verb, verify) in [("write", ""), ("read", ""), ("send", "--verify=crc32c --verify_fatal=1")] {
-        let arguments = "--name=job --ioengine=rdma --port=PORT --bs=64k --size=64m --iodepth=16";
-        let rw = if verb == "read" { "read" } else { "write" };
-        let client = format!("--hostname=SERVER --verb={verb} --rw={rw}");
-        let check = Check::Says(&[" err= 0", "io=64.0MiB"]);
-        let server =
-            if verify.is_empty() { "--rw=read" } else { "--rw=read --verify=crc32c --verify_fatal=1" };
-        cases.push(sides("fio", "fio", arguments, server, &client, check));
+    for (more, server, client, check) in [
+        ("--size=64m --iodepth=16", "", "--verb=write", Check::Sides(&["err= 0"], &["err= 0", "io=64.0MiB"])),
+        (
+            "--size=64m --iodepth=16 --thread",
+            "",
+            "--verb=read",
+            Check::Sides(&["err= 0"], &["err= 0", "io=64.0MiB"]),
+        ),
+        (
+            "--size=4m --thread --verify=crc32c --verify_fatal=1",
+            "--iodepth=64",
+            "--verb=send --iodepth=4 --do_verify=0",
+            Check::Sides(&["err= 0", "total=64,0"], &["err= 0", "total=0,64"]),
+        ),
+        (
+            "--size=4m --verify=pattern --verify_pattern=0x5a6b7c8d --verify_fatal=1",
+            "--iodepth=64",
+            "--verb=send --iodepth=4 --do_verify=0",
+            Check::Sides(&["err= 0", "total=64,0"], &["err= 0", "total=0,64"]),
+        ),
+    ] {
+        let sides = (&*format!("--rw=read {server}"), &*format!("--hostname=SERVER --rw=write {client}"));
+        cases.push(one_host("fio", "fio", format!("{both} {more}"), sides, (Ready::RdmaCm, false), check));
     }
     cases
+}
+
+/// UCX's own program for sockaddr connections, which are rdma_cm's when RDMA transports are chosen. ucx_perftest of this
+/// version has no such mode.
+fn ucx() -> Vec<Case> {
+    let sizes = "-q -d 64:300000 -i 2000 -w 16";
+    ["-o read,write", "-o read,write -A"]
+        .into_iter()
+        .map(|options| Case {
+            env: &[
+                ("UCX_TLS", "rc_v"),
+                ("UCX_NET_DEVICES", "urxe0:1"),
+                ("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"),
+            ],
+            ..one_host(
+                "ucx-utils",
+                "io_demo",
+                format!("{sizes} {options} -p PORT"),
+                ("", "SERVER"),
+                (Ready::RdmaCm, true),
+                Check::Sides(&[], &["Client exit with status 'OK'"]),
+            )
+        })
+        .collect()
 }
 
 type Test = fn() -> Result<(), String>;
@@ -158,9 +216,15 @@ pub(crate) fn tests() -> Vec<(&'static str, Test)> {
 }
 
 /// A fabric of the test's own.
-fn fabric() -> String {
+pub(crate) fn fabric() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether a process of the fabric listens by rdma_cm.
+pub(crate) fn somebody_listens(fabric: &str) -> bool {
+    let output = harness::run(&mut urxe(["stat", "--json", "--fabric", fabric]), PATIENCE);
+    output.is_ok_and(|o| o.text.contains("\"listeners\":[") && !o.text.contains("\"listeners\":[]"))
 }
 
 /// `urxe run` in this fabric. What the program writes comes in lines, as it would on a terminal.

@@ -149,6 +149,38 @@ impl Background {
         Ok(())
     }
 
+    /// Waits until this is so, which the program does not say itself.
+    pub(crate) fn wait_until(&mut self, what: &str, is: impl Fn() -> bool) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while !is() {
+            let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            if ended || Instant::now() >= end {
+                self.text.extend(self.lines.try_iter());
+                return Err(format!("the program in the background {what}: no\n{}", self.text));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Ends it, and gives what it said.
+    pub(crate) fn stop(mut self) -> Output {
+        self.kill();
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
+            self.text += &line;
+        }
+        Output { code: None, text: std::mem::take(&mut self.text) }
+    }
+
+    fn kill(&mut self) {
+        let group = format!("-{}", self.child.id());
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // By the shell's kill: the tests have no unsafe code.
+            let _ = Command::new("sh").args(["-c", "kill -KILL -- $0 2>&-", &group]).status();
+            let _ = self.child.wait();
+        }
+    }
+
     /// Waits until it ends.
     pub(crate) fn finish(mut self) -> Result<Output, String> {
         let end = Instant::now() + PATIENCE;
@@ -166,15 +198,18 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        let group = format!("-{}", self.child.id());
-        // By the shell's kill: the tests have no unsafe code.
-        let kill =
-            |signal: &str| Command::new("sh").args(["-c", "kill -$0 -- $1 2>&-", signal, &group]).status();
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = kill("KILL");
-            let _ = self.child.wait();
-        }
+        self.kill();
     }
+}
+
+/// Whether somebody listens at this TCP port.
+pub(crate) fn listens(port: u16) -> bool {
+    let here = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.any(|row| row.len() > 3 && row[1].ends_with(&here) && row[3] == "0A")
+    })
 }
 
 /// A TCP port that nobody listens on.

@@ -81,6 +81,7 @@ fn as_json(picture: &Picture) -> Value {
             "pid": daemon.pid,
             "uptime_ms": daemon.uptime_ms,
             "endpoints": daemon.endpoints,
+            "listeners": daemon.listeners,
             "counters": counters_json(&daemon.counters),
         },
         "devices": daemon.devices.iter().map(device_json).collect::<Vec<_>>(),
