@@ -164,6 +164,8 @@ pub(crate) struct Core {
     pub(crate) port: PortInfo,
     pub(crate) qps: QpTable,
     pub(crate) groups: multicast::Groups,
+    /// Who opened it. A child of fork has a copy, without its threads.
+    process: u32,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) throttle: Throttle,
@@ -284,6 +286,7 @@ impl Device {
             port: PortInfo { ip, gids: vec![gid], lid, mtu, interface },
             qps: QpTable::new(slot, if manual { 7 } else { random_u32() }),
             groups: multicast::Groups::default(),
+            process: std::process::id(),
             timers: Timers::new(),
             counters: Counters::default(),
             throttle: Throttle::default(),
@@ -411,6 +414,10 @@ impl Device {
     /// Forgets a memory region. Afterwards no packet touches it any more.
     pub fn deregister(&self, lkey: crate::ids::LKey) -> Result<(), mem::DeregisterError> {
         self.core.mem.deregister(lkey)?;
+        if self.core.process != std::process::id() {
+            // In a child of fork nobody copies, and whoever held these locks is not there.
+            return Ok(());
+        }
         // Whoever translated the key before has finished its copy when the receiver is free, and nobody is at work after a
         // page fault.
         drop(self.core.receiver.lock());

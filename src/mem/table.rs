@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-
-use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::keys::Scrambler;
 use super::mapped::{self, Bad};
@@ -135,6 +134,8 @@ pub struct Region {
 pub struct Table {
     keys: Scrambler,
     slots: Slots,
+    /// Of the standard library, whose state is all in itself: a child of fork may give it free although other threads
+    /// were waiting for it.
     book: Mutex<Book>,
     demand: Demand,
 }
@@ -209,7 +210,7 @@ impl Table {
         check_access(access)?;
         check_range(host, len, iova, access)?;
         guard::ensure();
-        let mut book = self.book.lock();
+        let mut book = self.book();
         let index = self.take_slot(&mut book).ok_or(RegisterError::TableFull)?;
         // UCX 1.13 takes its handle of an implicit region for the parameters of a function when it closes a device, and bit 0
         // of the key for the sign that there are any: then it crashes.
@@ -233,6 +234,10 @@ impl Table {
         Ok(Registered { lkey: LKey(key), rkey: RKey(key) })
     }
 
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take_slot(&self, book: &mut Book) -> Option<u32> {
         if book.free.len() < MIN_FREE && book.unused < slots::MAX && self.slots.grow_to(book.unused) {
             book.unused += 1;
@@ -244,7 +249,7 @@ impl Table {
     /// Ends a region. A packet that has already been translated may still be copied; its fault, if the memory goes, is
     /// caught.
     pub fn deregister(&self, lkey: LKey) -> Result<(), DeregisterError> {
-        let mut book = self.book.lock();
+        let mut book = self.book();
         let (index, entry) = self.find(lkey).ok_or(DeregisterError::UnknownKey(lkey))?;
         self.slots.clear(index);
         self.demand.leave(entry.key);
@@ -256,7 +261,7 @@ impl Table {
 
     /// Changes a region in place; its keys stay. On an error the region is as it was.
     pub fn reregister(&self, lkey: LKey, change: Change) -> Result<Registered, RegisterError> {
-        let mut book = self.book.lock();
+        let mut book = self.book();
         let (index, old) = self.find(lkey).ok_or(RegisterError::UnknownKey(lkey))?;
         let (host, len, start) = change.range.unwrap_or((old.host, old.len, old.start));
         let access = change.access.unwrap_or(old.access);
@@ -293,7 +298,7 @@ impl Table {
 
     /// How many regions there are.
     pub fn len(&self) -> usize {
-        self.book.lock().len
+        self.book().len
     }
 
     /// Whether there is no region.
@@ -303,12 +308,12 @@ impl Table {
 
     /// Whether a region belongs to `pd`, so that it cannot be deallocated.
     pub fn is_pd_in_use(&self, pd: PdId) -> bool {
-        self.book.lock().by_pd.contains_key(&pd)
+        self.book().by_pd.contains_key(&pd)
     }
 
     /// All regions, for statistics.
     pub fn regions(&self) -> Vec<Region> {
-        let book = self.book.lock();
+        let book = self.book();
         (0..book.unused)
             .filter_map(|index| self.slots.read(index))
             .filter(|entry| entry.key != 0)
@@ -345,7 +350,7 @@ impl Table {
         advice: Advice,
     ) -> Result<(u64, u64), AdviseError> {
         let entry = {
-            let _book = self.book.lock();
+            let _book = self.book();
             self.find(lkey).map(|(_, entry)| entry).filter(|e| e.pages != Root::NONE)
         };
         let entry = entry.ok_or(AdviseError::UnknownKey(lkey))?;
@@ -381,9 +386,13 @@ impl Table {
     }
 
     /// Keeps the table from being changed until the result is dropped: to be held across a `fork`, so that the child
-    /// gets a table whose lock is free.
-    pub fn quiesce(&self) -> Quiesced<'_> {
-        Quiesced { _book: self.book.lock() }
+    /// gets a table whose lock is free. `None` while it is being changed.
+    pub fn quiesce(&self) -> Option<Quiesced<'_>> {
+        match self.book.try_lock() {
+            Ok(book) => Some(Quiesced { _book: book }),
+            Err(TryLockError::Poisoned(error)) => Some(Quiesced { _book: error.into_inner() }),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

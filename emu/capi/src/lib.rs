@@ -10,6 +10,7 @@
 pub mod abi;
 pub mod boundary;
 pub mod cm;
+pub mod fork;
 pub mod log;
 pub mod marshal;
 pub mod memory;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +85,13 @@ static void look(struct facts *facts)
 		CHECK(!ibv_destroy_cq(init.send_cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	}
 	ibv_free_device_list(list);
+	/* Connection management needs the daemon. */
+	if (!getenv("URXE_DAEMON")) {
+		struct stat st;
+
+		CHECK(!access("/sys/class/misc/rdma_cm/abi_version", R_OK));
+		CHECK(!stat("/dev/infiniband/rdma_cm", &st) && S_ISCHR(st.st_mode) && st.st_rdev == makedev(10, 58));
+	}
 	for (int i = 0; i < count; i++)
 		for (int j = 0; j < i; j++)
 			CHECK(strcmp(facts[i].name, facts[j].name) && facts[i].guid != facts[j].guid &&

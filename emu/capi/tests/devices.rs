@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use support::Folder;
 
@@ -13,8 +15,12 @@ fn over(folder: &Folder, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-fn program() -> Option<std::path::PathBuf> {
-    support::have_headers().then(|| support::compile("devices", &["-O1"], &["-libverbs"]))
+fn program() -> Option<PathBuf> {
+    // Once for the tests of a process, and not under the feet of another.
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let name = format!("devices-program-{}", std::process::id());
+    let compile = || support::compile_as("devices", &name, &["-O1"], &["-libverbs"]);
+    PROGRAM.get_or_init(|| support::have_headers().then(compile)).clone()
 }
 
 #[test]

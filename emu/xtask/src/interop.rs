@@ -1,4 +1,5 @@
-//! Unmodified perftest on urxe, in a network namespace, against unmodified perftest on the kernel's rdma_rxe, in a VM.
+//! Unmodified perftest and rdmacm-utils on urxe, in a network namespace, against the same programs on the kernel's
+//! rdma_rxe, in a VM.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -89,9 +90,19 @@ enum Role {
     Client,
 }
 
+/// How the two sides find each other.
+#[derive(Clone, Copy, PartialEq)]
+enum Connect {
+    /// By the program's own exchange over TCP.
+    Tcp,
+    /// By rdma_cm: what the server and the client are given before their addresses, and what both say in the end.
+    Manager { server: &'static str, client: &'static str, said: &'static str },
+}
+
 struct Case {
     program: &'static str,
     arguments: String,
+    connect: Connect,
     receive: &'static str,
     /// Of urxe.
     role: Role,
@@ -101,7 +112,7 @@ fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut both = |program, arguments: String, receive| {
         for role in [Role::Server, Role::Client] {
-            all.push(Case { program, arguments: arguments.clone(), receive, role });
+            all.push(Case { program, arguments: arguments.clone(), connect: Connect::Tcp, receive, role });
         }
     };
     const RC: [(&str, &str); 8] = [
@@ -143,8 +154,26 @@ fn cases() -> Vec<Case> {
     for receive in ["udp", "raw"] {
         both("ibv_rc_pingpong", "-n 200 -c".into(), receive);
     }
+    for (program, arguments, server, client, said) in MANAGED {
+        for role in [Role::Server, Role::Client] {
+            let connect = Connect::Manager { server, client, said };
+            all.push(Case { program, arguments: arguments.into(), connect, receive: "udp", role });
+        }
+    }
     all
 }
+
+/// Programs that connect by rdma_cm: program, arguments, the server's, the client's before the server's address, and
+/// what the client says in the end.
+const MANAGED: [(&str, &str, &str, &str, &str); 7] = [
+    ("rping", "-C 10 -v -V", "-s -a ADDRESS", "-c -a", "ping data: rdma-ping-9: "),
+    ("rping", "-C 10 -v -V -S 65000", "-s -a ADDRESS", "-c -a", "ping data: rdma-ping-9: "),
+    ("ucmatose", "-c 10 -C 10 -S 4096", "", "-s", "data transfers complete"),
+    ("udaddy", "-c 4 -C 10", "", "-s", "data transfers complete"),
+    ("rdma_server", "", "", "-s", "end 0"),
+    ("ib_send_bw", "-F -R -s 65536 -n 100", "", "", "65536"),
+    ("ib_send_lat", "-F -R -c UD -s 2 -n 200", "", "", "2"),
+];
 
 impl Case {
     fn name(&self) -> String {
@@ -153,6 +182,9 @@ impl Case {
     }
 
     fn run(&self, lab: &Lab, urxe: &Path, gid_index: &str, port: usize) -> Result<String> {
+        if let Connect::Manager { server, client, said } = self.connect {
+            return self.run_managed(lab, urxe, [server, client, said], port);
+        }
         let perftest = self.program.starts_with("ib_");
         let line =
             format!("{} {}{} -p {port}", self.program, if perftest { "-F " } else { "" }, self.arguments);
@@ -175,18 +207,59 @@ impl Case {
             server.wait_for(|_| lab.in_guest(&ready).output().is_ok_and(|o| o.status.success()))?;
             client = Program::start(host(format!("{ours} {GUEST_ADDRESS}")))?;
         }
-        let end = Instant::now() + PATIENCE;
-        let client_said = client.finish(end);
-        // A server whose client has failed may wait for ever.
-        let soon = Instant::now() + Duration::from_secs(if client_said.is_ok() { 10 } else { 1 });
-        let server_said = server.finish(soon);
-        match (client_said, server_said) {
-            (Ok(text), Ok(_)) => figures(self.program, &text).ok_or_else(|| format!("no result\n{text}")),
-            (Ok(_), Err(why)) => Err(format!("server: {why}")),
-            (Err(why), Ok(text)) => Err(format!("client: {why}\n(server)\n{text}")),
-            (Err(why), Err(other)) => Err(format!("client: {why}\nserver: {other}")),
-        }
+        let text = finish_both(&mut server, &mut client)?;
+        figures(self.program, &text).ok_or_else(|| format!("no result\n{text}"))
     }
+
+    fn run_managed(&self, lab: &Lab, urxe: &Path, words: [&str; 3], port: usize) -> Result<String> {
+        let [server, client, said] = words;
+        // udaddy's port is a constant of the program.
+        let port = if self.program == "udaddy" { String::new() } else { format!("-p {port}") };
+        let other = self.program.replace("server", "client");
+        let own = if self.role == Role::Server { HOST_ADDRESS } else { GUEST_ADDRESS };
+        let words = [self.program, &self.arguments, &port, &server.replace("ADDRESS", own)].join(" ");
+        let server_line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = [&other, &self.arguments, &port, client, own].join(" ");
+        let client_line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        let host = |line: &str| lab.on_host(urxe, &[("URXE_ADDR", HOST_ADDRESS)], line);
+        let guest = |line: &str| lab.in_guest(&format!("timeout {} {line}", PATIENCE.as_secs()));
+        let (mut server, mut client);
+        if self.role == Role::Server {
+            server = Program::start(host(&server_line))?;
+            server.wait_for(|_| lab.status(urxe).is_some_and(|json| names_a_listener(&json)))?;
+            client = Program::start(guest(&client_line))?;
+        } else {
+            server = Program::start(guest(&server_line))?;
+            let ready = "rdma resource show cm_id | grep -q 'state LISTEN'";
+            server.wait_for(|_| lab.in_guest(ready).output().is_ok_and(|o| o.status.success()))?;
+            client = Program::start(host(&client_line))?;
+        }
+        let text = finish_both(&mut server, &mut client)?;
+        let line = text.lines().rev().find(|line| line.contains(said));
+        line.map(|line| line.trim().to_owned())
+            .ok_or_else(|| format!("the client does not say {said:?}\n{text}"))
+    }
+}
+
+/// Waits for both sides; what the client said.
+fn finish_both(server: &mut Program, client: &mut Program) -> Result<String> {
+    let end = Instant::now() + PATIENCE;
+    let client_said = client.finish(end);
+    // A server whose client has failed may wait for ever.
+    let soon = Instant::now() + Duration::from_secs(if client_said.is_ok() { 10 } else { 1 });
+    let server_said = server.finish(soon);
+    match (client_said, server_said) {
+        (Ok(text), Ok(_)) => Ok(text),
+        (Ok(_), Err(why)) => Err(format!("server: {why}")),
+        (Err(why), Ok(text)) => Err(format!("client: {why}\n(server)\n{text}")),
+        (Err(why), Err(other)) => Err(format!("client: {why}\nserver: {other}")),
+    }
+}
+
+/// Whether `urxe stat --json` names a process that listens by rdma_cm.
+fn names_a_listener(json: &str) -> bool {
+    let text: String = json.split_whitespace().collect();
+    text.split_once("\"listeners\":[").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// The last row of perftest's table, or ibv_rc_pingpong's last line.
@@ -270,6 +343,14 @@ impl Lab {
 
     fn in_guest(&self, line: &str) -> Command {
         Self::command(&self.script, &["exec", line])
+    }
+
+    /// What the daemon in the namespace says, if there is one.
+    fn status(&self, urxe: &Path) -> Option<String> {
+        let mut command = Self::command(&self.script, &["ns"]);
+        command.arg(urxe).args(["stat", "--json"]).env("URXE_CONFIG", "");
+        let output = command.output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     fn on_host(&self, urxe: &Path, env: &[(&str, &str)], line: &str) -> Command {

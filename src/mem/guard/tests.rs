@@ -702,6 +702,7 @@ mod chaining {
                 || table.register(PdId(1), memory.host(0).0, PAGE as u64, 0, Access::LOCAL_WRITE).is_ok();
             assert!(register());
             let quiet = table.quiesce();
+            assert!(quiet.is_some());
             let inner = {
                 let table = &table;
                 move || {

@@ -259,7 +259,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         if Arc::strong_count(&queue.users) > 1 {
             return Err(Errno(libc::EBUSY));
         }
-        if let Some(notifier) = &queue.notifier {
+        if let Some(notifier) = queue.notifier.as_ref().filter(|notifier| notifier.events.is_ours()) {
             notifier.cq.store(std::ptr::null_mut(), Ordering::Release);
             let counts = &notifier.acknowledgements;
             notifier.events.remove(|event| Arc::ptr_eq(&event.acknowledgements, counts));

@@ -49,7 +49,18 @@ unsafe impl Send for Opened {}
 static DEVICES: PerProcess<Vec<Opened>> = PerProcess::new();
 
 /// Lists that the program has not freed yet.
-static LISTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+///
+/// A mutex of the standard library: see [`crate::fork`].
+static LISTS: std::sync::Mutex<BTreeSet<usize>> = std::sync::Mutex::new(BTreeSet::new());
+
+fn lists() -> std::sync::MutexGuard<'static, BTreeSet<usize>> {
+    LISTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Keeps lists from being made and freed until the result is dropped. `None` while one is.
+pub fn quiesce_lists() -> Option<impl Sized + 'static> {
+    crate::fork::try_hold(&LISTS)
+}
 
 /// The devices, if they are open.
 pub fn current() -> Option<&'static [Opened]> {
@@ -64,6 +75,7 @@ pub fn devices() -> Outcome<&'static [Opened]> {
 
 fn open_all() -> Outcome<Vec<Opened>> {
     let config = session::config()?;
+    crate::fork::prepare();
     let mut devices = Vec::new();
     for rail in 0..config.devices.value() {
         let device = match config.daemon {
@@ -298,8 +310,11 @@ impl Shared {
     /// Forgets an object that is destroyed: its events that wait are dropped, and those that the program has are
     /// waited for.
     pub fn forget(&self, counts: &Arc<Acknowledgements>) {
-        self.events.remove(|entry| Arc::ptr_eq(&entry.acknowledgements, counts));
-        counts.wait();
+        // Those of a parent are not ours to wait for.
+        if self.events.is_ours() {
+            self.events.remove(|entry| Arc::ptr_eq(&entry.acknowledgements, counts));
+            counts.wait();
+        }
     }
 }
 
@@ -353,7 +368,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
                 memory::write(count, devices.len() as c_int)?;
             }
         }
-        LISTS.lock().insert(list.addr());
+        lists().insert(list.addr());
         Ok(list)
     })
 }
@@ -364,7 +379,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
 /// The pointer is what the program passed.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     nothing(|| {
-        if LISTS.lock().remove(&list.addr()) {
+        if lists().remove(&list.addr()) {
             // SAFETY: it came from calloc above and was not freed.
             unsafe { libc::free(list.cast()) };
         }

@@ -15,6 +15,7 @@ use crate::boundary::{Errno, Outcome, last_errno};
 pub struct EventQueue<T> {
     descriptor: OwnedFd,
     queue: Mutex<VecDeque<T>>,
+    process: u32,
 }
 
 impl<T> EventQueue<T> {
@@ -28,7 +29,13 @@ impl<T> EventQueue<T> {
             }
             OwnedFd::from_raw_fd(number)
         };
-        Ok(Self { descriptor, queue: Mutex::new(VecDeque::new()) })
+        Ok(Self { descriptor, queue: Mutex::new(VecDeque::new()), process: std::process::id() })
+    }
+
+    /// Whether it was made in this process. A child of fork has a copy of the queue, whose lock may be held by a thread
+    /// that is not there, and shares the descriptor with its parent: it must leave both alone.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// The descriptor's number.
@@ -71,6 +78,9 @@ impl<T> EventQueue<T> {
 
     /// Takes out the events of one kind, oldest first.
     pub fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        if !self.is_ours() {
+            return Vec::new();
+        }
         let mut queue = self.queue.lock();
         let (taken, kept): (VecDeque<T>, VecDeque<T>) = queue.drain(..).partition(|event| wanted(event));
         *queue = kept;

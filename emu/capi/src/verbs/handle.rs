@@ -8,8 +8,7 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::boundary::{Errno, Outcome};
 
@@ -35,7 +34,18 @@ pub struct Object<P: Private> {
 }
 
 /// Living objects by address, with their marks.
+///
+/// A mutex of the standard library: see [`crate::fork`].
 static LIVING: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
+
+fn living() -> MutexGuard<'static, BTreeMap<usize, u64>> {
+    LIVING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps objects from being made and destroyed until the result is dropped. `None` while one is.
+pub fn quiesce() -> Option<impl Sized + 'static> {
+    crate::fork::try_hold(&LIVING)
+}
 
 impl<P: Private> Object<P> {
     /// Makes an object. `fill` gets the pointer that the program will have, and completes what needs it.
@@ -45,7 +55,7 @@ impl<P: Private> Object<P> {
             mark: AtomicU64::new(P::MARK),
             private,
         }));
-        LIVING.lock().insert(object.addr(), P::MARK);
+        living().insert(object.addr(), P::MARK);
         object.wrapping_byte_add(P::OFFSET).cast()
     }
 
@@ -59,7 +69,7 @@ impl<P: Private> Object<P> {
     /// The program does not destroy the object while this reference lives.
     pub unsafe fn find<'a>(exposed: *const P::Exposed) -> Outcome<&'a Self> {
         let place = Self::place(exposed);
-        if LIVING.lock().get(&place.addr()) != Some(&P::MARK) {
+        if living().get(&place.addr()) != Some(&P::MARK) {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: it is in the table, so it was published as this type and not retired.
@@ -87,7 +97,7 @@ impl<P: Private> Object<P> {
     /// Takes an object back from the program. `None` if someone else did first.
     pub fn retire(&self) -> Option<Box<Self>> {
         let place = std::ptr::from_ref(self).cast_mut();
-        LIVING.lock().remove(&place.addr())?;
+        living().remove(&place.addr())?;
         self.mark.store(0, Ordering::Relaxed);
         // SAFETY: published from a box, and taken out of the table once.
         Some(unsafe { Box::from_raw(place) })

@@ -39,16 +39,16 @@ pub fn have_program(name: &str) -> bool {
 /// tests of its own package, since they cannot link it, so this does; it is quick if nothing changed.
 pub fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| built("urxe-capi", "liburxe.so")).clone()
+    LIBRARY.get_or_init(|| built("liburxe.so")).clone()
 }
 
 /// The `urxe` command, beside the library: programs start the daemon with it.
 pub fn command_line() -> PathBuf {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| built("urxe-cli", "urxe")).clone()
+    COMMAND.get_or_init(|| built("urxe")).clone()
 }
 
-fn built(package: &str, file: &str) -> PathBuf {
+fn built(file: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its path");
     let folder = test.ancestors().nth(2).expect("tests are built in <target>/<profile>/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
@@ -60,7 +60,9 @@ fn built(package: &str, file: &str) -> PathBuf {
     if let Some(cargo) = std::env::var_os("CARGO") {
         output(
             Command::new(cargo)
-                .args(["build", "--quiet", "--package", package, "--profile", profile])
+                // The whole workspace, as everybody does: another choice of packages has other features of what they
+                // depend on, and builds all of it again.
+                .args(["build", "--quiet", "--workspace", "--profile", profile])
                 .arg("--target-dir")
                 .arg(folder.parent().expect("the target folder"))
                 .current_dir(env!("CARGO_MANIFEST_DIR")),
