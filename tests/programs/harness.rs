@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -106,7 +105,7 @@ pub(crate) fn run(command: &mut Command, patience: Duration) -> Result<Output, S
     Ok(Output { code: status.and_then(|s| s.code()), text })
 }
 
-/// A program that runs beside the test, in a process group of its own; it ends with this value.
+/// A program that runs beside the test; it ends with this value. `urxe run` becomes the program, so nobody is between.
 pub(crate) struct Background {
     child: Child,
     lines: Receiver<String>,
@@ -118,7 +117,7 @@ impl Background {
     pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
         let (reader, writer) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
         let twin = writer.try_clone().map_err(|e| format!("no pipe: {e}"))?;
-        let child = command.stdout(writer).stderr(twin).process_group(0).spawn();
+        let child = command.stdout(writer).stderr(twin).spawn();
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let child = child.map_err(|e| format!("cannot run {command:?}: {e}"))?;
         let (sender, lines) = mpsc::channel();
@@ -173,12 +172,8 @@ impl Background {
     }
 
     fn kill(&mut self) {
-        let group = format!("-{}", self.child.id());
-        if matches!(self.child.try_wait(), Ok(None)) {
-            // By the shell's kill: the tests have no unsafe code.
-            let _ = Command::new("sh").args(["-c", "kill -KILL -- $0 2>&-", &group]).status();
-            let _ = self.child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Waits until it ends.
