@@ -143,6 +143,9 @@ fn latencies_of_page_faults_have_three_forms() {
 fn a_thread_that_receives_must_not_sleep_in_a_page_fault() {
     let e = message(resolve(&[("URXE_ODP_FAULT", "sleep")], &[]));
     assert!(e.contains("odp_fault") && e.contains("sleep") && e.contains("accepted are park and rnr"), "{e}");
+    for tasks in ["workqueue", "auto"] {
+        assert!(resolve(&[("URXE_ODP_FAULT", "sleep"), ("URXE_TASKS", tasks)], &[]).is_ok());
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ use crate::mem::odp::queue::{Faults, Job};
 use crate::mem::{self, AdviseError, PdId, Table};
 use crate::qp::window::Window;
 use crate::srq::{Srq, SrqAttr};
-use crate::task::{Attention, FaultWorkers, Pool, Progress};
+use crate::task::{Attention, FaultWorkers, Pool, Progress, pool};
 use crate::time::Instant;
 use crate::verbs::{AddressVector, AsyncEvent, limits};
 use crate::wire::{Path, TxBatch};
@@ -418,9 +418,10 @@ impl Device {
             // In a child of fork nobody copies, and whoever held these locks is not there.
             return Ok(());
         }
-        // Whoever translated the key before has finished its copy when the receiver is free, and nobody is at work after a
-        // page fault.
+        // Whoever translated the key before has finished its copy when the receiver is free, each worker has been between
+        // two turns, and nobody is at work after a page fault.
         drop(self.core.receiver.lock());
+        self.core.pool.wait_for_turns();
         drop(self.core.page_work.write());
         Ok(())
     }
@@ -505,14 +506,17 @@ impl Core {
     pub(crate) fn submit(&self, job: Job) {
         if self.manual {
             self.faults.schedule(self.clock.now(), job);
+        } else if self.config.odp_fault == OdpFault::Sleep
+            && matches!(job, Job::Fault { .. })
+            && pool::is_worker()
+        {
+            self.faults.delay(&job);
+            crate::task::faults::here(self, job);
         } else if self.fault_workers.ensure() {
             self.faults.push(job);
         } else {
             // No thread can be had, or the device ends.
-            let mut rest = Some(job);
-            while let Some(job) = rest {
-                rest = crate::task::faults::work(self, job);
-            }
+            crate::task::faults::here(self, job);
         }
     }
 

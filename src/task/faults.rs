@@ -2,6 +2,8 @@
 //!
 //! They are started by the first fault or prefetch: most programs never have one.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -72,6 +74,27 @@ fn run(core: &Core) {
             core.faults.push(rest);
         }
     }
+}
+
+thread_local! {
+    /// What [`here`] has still to do.
+    static HERE: RefCell<VecDeque<Job>> = const { RefCell::new(VecDeque::new()) };
+    static AT_WORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does a job in this thread, before the call returns. What goes on after it may meet the next fault, and so on: that is
+/// done in turn, not in depth.
+pub(crate) fn here(core: &Core, job: Job) {
+    HERE.with_borrow_mut(|jobs| jobs.push_back(job));
+    if AT_WORK.replace(true) {
+        return;
+    }
+    while let Some(job) = HERE.with_borrow_mut(VecDeque::pop_front) {
+        if let Some(rest) = work(core, job) {
+            HERE.with_borrow_mut(|jobs| jobs.push_back(rest));
+        }
+    }
+    AT_WORK.set(false);
 }
 
 /// Does a job, or a part of it; returns the rest.

@@ -4,6 +4,7 @@
 //! CPU's cache, and completion vector k is served by worker k. A task has a turn of limited length and then goes to the
 //! end of the queue.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -44,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) cpu: Option<usize>,
     /// Turns by the number of packets that they found: 0, 1, 2 to 3, 4 to 7 and so on.
     pub(crate) sizes: [AtomicU64; SIZES],
+    /// Held during a turn.
+    turn: Mutex<()>,
 }
 
 impl Facts {
@@ -150,6 +153,13 @@ impl Pool {
         }
     }
 
+    /// Returns when each worker has been between two turns: what it has looked up before it has done with.
+    pub(crate) fn wait_for_turns(&self) {
+        for worker in self.workers() {
+            drop(worker.facts.turn.lock());
+        }
+    }
+
     /// Ends the workers, and lets none start again. What is scheduled is not run any more.
     pub(crate) fn stop(&self) {
         let threads = {
@@ -180,8 +190,18 @@ fn stop(worker: &Worker) {
     let _ = worker.queue.send(Entry::Stop);
 }
 
+thread_local! {
+    static WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is a worker.
+pub(crate) fn is_worker() -> bool {
+    WORKER.get()
+}
+
 /// A worker's thread.
 fn run(core: &Core, facts: &Facts, queue: &Sender<Entry>, entries: &Receiver<Entry>) {
+    WORKER.set(true);
     facts.thread.store(affinity::thread_id(), Ordering::Relaxed);
     if let Some(cpu) = facts.cpu {
         affinity::pin(cpu);
@@ -197,10 +217,12 @@ fn run(core: &Core, facts: &Facts, queue: &Sender<Entry>, entries: &Receiver<Ent
         if !lane.state.begin() {
             continue;
         }
+        let copying = facts.turn.lock();
         let turn = match side {
             Side::Send => core.turn_of_send_side(&qp, &mut runs),
             Side::Recv => core.turn_of_recv_side(&qp, &mut runs),
         };
+        drop(copying);
         facts.count(turn.packets);
         if lane.state.finish(turn.more) {
             let _ = queue.send(Entry::Task(qp.clone(), side));

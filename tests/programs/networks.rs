@@ -16,8 +16,8 @@ const PORT: u16 = 18_515;
 const GROUP: &str = "-M 255:14:0:0:0:0:0:0:0:0:0:0:0:0:0:9";
 
 /// The tests: names, and what they do.
-pub(crate) fn all() -> Vec<(String, Box<dyn FnOnce() -> Result<(), String> + Send>)> {
-    let mut tests: Vec<(String, Box<dyn FnOnce() -> Result<(), String> + Send>)> = Vec::new();
+pub(crate) fn all() -> Vec<(String, impl FnOnce() -> Result<(), String> + Send + 'static)> {
+    let mut tests = Vec::new();
     for (family, a, b) in [("ipv4", A, B), ("ipv6", A6, B6), ("link_local", A_LINK, B_LINK)] {
         let group = if family == "ipv4" { "-M 0:0:0:0:0:0:0:0:0:0:255:255:239:9:9:9" } else { GROUP };
         for line in [
@@ -31,7 +31,7 @@ pub(crate) fn all() -> Vec<(String, Box<dyn FnOnce() -> Result<(), String> + Sen
             format!("ib_send_bw -c UD -g {group} -n 200"),
         ] {
             let name = format!("hosts_{family}_{}", line.replace(' ', "_"));
-            tests.push((name, Box::new(move || between_hosts(a, b, &line))));
+            tests.push((name, move || between_hosts(a, b, &line)));
         }
     }
     tests

@@ -23,7 +23,6 @@ const EXPECTED: &[(&str, &[&str])] = &[
         "expects that RoCE refuses addresses without GRH; here LIDs work on every port",
         &["test_addr.AHTest.test_create_ah_roce"],
     ),
-    ("no connection manager, no multicast", &["test_rdmacm.CMTestCase.*"]),
     (
         "no XRC",
         &[

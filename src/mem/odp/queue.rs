@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Advice, By, Miss};
 use crate::ids::Qpn;
@@ -141,6 +141,18 @@ impl Faults {
         self.arrived.notify_one();
     }
 
+    /// Sleeps for the latency of a job that its thread does itself.
+    pub fn delay(&self, job: &Job) {
+        let mut inner = self.inner.lock();
+        let latency = self.latency_of(job, &mut inner);
+        self.sleep(&mut inner, latency);
+    }
+
+    fn sleep(&self, inner: &mut MutexGuard<'_, Inner>, ns: u64) {
+        let end = std::time::Instant::now() + Duration::from_nanos(ns);
+        while ns > 0 && !inner.stop && !self.ended.wait_until(inner, end).timed_out() {}
+    }
+
     /// Waits for a job, and for its latency. `None`: the device ends.
     pub fn next(&self) -> Option<Job> {
         let mut inner = self.inner.lock();
@@ -153,14 +165,8 @@ impl Faults {
                 None => self.arrived.wait(&mut inner),
             }
         };
-        if latency > 0 {
-            let end = std::time::Instant::now() + Duration::from_nanos(latency);
-            while !inner.stop && !self.ended.wait_until(&mut inner, end).timed_out() {}
-            if inner.stop {
-                return None;
-            }
-        }
-        Some(job)
+        self.sleep(&mut inner, latency);
+        (!inner.stop).then_some(job)
     }
 
     /// Adds a job to be done by [`due`](Self::due).

@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use device::config::LinkLayer;
 use device::device::attr::ModifyError;
 use device::device::{CreateError, EventSink, QpInit, QueuePair};
 use device::verbs::{AttrMask, QpType, limits};
@@ -35,13 +34,6 @@ pub struct Pair {
     _send_cq: Arc<()>,
     _recv_cq: Arc<()>,
     _srq: Option<Arc<()>>,
-}
-
-impl Pair {
-    /// What its port says it is.
-    pub fn link_layer(&self) -> LinkLayer {
-        self.sink.shared.device.config().link_layer
-    }
 }
 
 impl Private for Pair {
