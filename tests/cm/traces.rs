@@ -99,6 +99,52 @@ fn nobody_listens() {
 }
 
 #[test]
+fn a_request_that_comes_before_the_server_listens_is_heard() {
+    let mut net = Net::new(2, 3);
+    net.hosts[1].set_patience(200 * MS);
+    net.connect(0, 1, 1, 5);
+    // Long enough for the client to repeat it.
+    net.pass(150 * MS);
+    assert_eq!(net.take(), []);
+    let listener = net.listen(1, 7, PortSpace::Tcp, PORT);
+    let (host, _, kind) = net.only();
+    assert!(matches!(kind, EventKind::Request { listener: l, .. } if l == listener), "{kind:?}");
+    assert_eq!((host, net.hosts[1].endpoints()), (1, 2));
+    // It is not heard again when its time is up.
+    net.pass(100 * MS);
+    assert_eq!(net.take(), []);
+}
+
+#[test]
+fn a_request_that_nobody_hears_in_time_is_refused_once() {
+    let mut net = Net::new(2, 3);
+    net.hosts[1].set_patience(200 * MS);
+    net.listen(1, 7, PortSpace::Tcp, PORT + 1);
+    let active = net.connect(0, 1, 1, 5);
+    net.pass(199 * MS);
+    assert_eq!(net.take(), []);
+    net.listen(1, 7, PortSpace::Tcp, PORT + 2);
+    net.pass(10 * MS);
+    let (host, endpoint, kind) = net.only();
+    let EventKind::Rejected { reason, .. } = kind else { panic!("{kind:?}") };
+    assert_eq!((host, endpoint, reason), (0, active, reason::INVALID_SERVICE));
+    assert_eq!(net.trace().iter().filter(|line| line.contains("REJ")).count(), 1);
+}
+
+#[test]
+fn only_so_many_requests_wait() {
+    let mut net = Net::new(2, 3);
+    net.hosts[1].set_patience(200 * MS);
+    for n in 0..300 {
+        net.connect(0, 1, 1, 5 + n);
+    }
+    net.pass(10 * MS);
+    assert_eq!(net.take().len(), 300 - 256);
+    net.pass(SECOND);
+    assert_eq!(net.take().len(), 256);
+}
+
+#[test]
 fn a_program_rejects_and_the_lost_reject_comes_again() {
     let mut net = Net::new(2, 4);
     net.listen(1, 7, PortSpace::Tcp, PORT);

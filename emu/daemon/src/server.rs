@@ -146,7 +146,7 @@ impl Daemon {
             devices: BTreeMap::new(),
             receivers: HashMap::new(),
             clients: BTreeMap::new(),
-            manager: Manager::new(seed(), first_unprivileged_port()),
+            manager: manager(),
             wire: Wire::new(),
             questions: HashMap::new(),
             last_question: 0,
@@ -594,6 +594,15 @@ impl State {
         self.lids.remove(address);
         self.devices.remove(&address);
     }
+}
+
+/// How long a connection request waits for a program to listen, in nanoseconds.
+const PATIENCE_OF_REQUESTS: u64 = 200_000_000;
+
+fn manager() -> Manager {
+    let mut manager = Manager::new(seed(), first_unprivileged_port());
+    manager.set_patience(PATIENCE_OF_REQUESTS);
+    manager
 }
 
 fn owner(client: ClientId) -> cm::Owner {

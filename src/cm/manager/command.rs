@@ -71,7 +71,10 @@ impl Manager {
             Command::Bind { space, address, devices, reuse, v6_only } => {
                 return self.bind(owner, space, address, devices, reuse, v6_only);
             }
-            Command::Listen { endpoint, backlog } => self.listen(self.owned(owner, endpoint)?, backlog)?,
+            Command::Listen { endpoint, backlog } => {
+                self.listen(self.owned(owner, endpoint)?, backlog)?;
+                self.release_held(now);
+            }
             Command::Connect { endpoint, addresses, transport, parameters, path } => {
                 self.owned(owner, endpoint)?;
                 self.connect(now, endpoint, addresses, transport, &parameters, path)?;

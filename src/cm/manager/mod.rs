@@ -5,6 +5,7 @@
 //! | `state` | what an endpoint is in |
 //! | `command` | what owners ask for |
 //! | `receive` | messages of peers |
+//! | `held` | requests that nobody hears yet |
 //! | [`counters`] | what happened how often |
 //!
 //! A connection, active side on the left; each row is a [`Command`], a message, or an [`EventKind`]:
@@ -28,6 +29,7 @@
 
 mod command;
 pub mod counters;
+mod held;
 mod receive;
 mod state;
 
@@ -36,6 +38,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 pub use counters::Counters;
+use held::Held;
 use state::{Connection, Entry, Phase, State};
 
 use super::mad::Mad;
@@ -108,6 +111,9 @@ pub struct Manager {
     /// Requests of each device that wait for the answer of a program.
     waiting: BTreeMap<IpAddr, u32>,
     timers: BTreeSet<(Instant, Endpoint)>,
+    held: VecDeque<Held>,
+    /// How long a request waits that nobody hears, in nanoseconds.
+    patience: u64,
     transmits: VecDeque<Transmit>,
     events: VecDeque<(Owner, Event)>,
     counters: Counters,
@@ -132,10 +138,21 @@ impl Manager {
             by_remote_qpn: BTreeMap::new(),
             waiting: BTreeMap::new(),
             timers: BTreeSet::new(),
+            held: VecDeque::new(),
+            patience: 0,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// A request that nobody hears waits so many nanoseconds for somebody to listen before it is refused. Without this it
+    /// is refused at once.
+    ///
+    /// Some programs tell each other to connect before the server listens, and rely on its being quicker: perftest with
+    /// -R is one, for which a refusal is the end. Where both run on one host with few processors that often goes wrong.
+    pub fn set_patience(&mut self, ns: u64) {
+        self.patience = ns;
     }
 
     /// There is a device with this address.
@@ -149,6 +166,7 @@ impl Manager {
             return;
         }
         self.ports.remove_device(device);
+        self.held.retain(|held| held.at != device);
         let ended: Vec<Endpoint> = self
             .entries
             .iter()
@@ -208,11 +226,13 @@ impl Manager {
             }
             self.expire(now, endpoint);
         }
+        self.refuse_held(now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; [`Instant::NEVER`] if nothing is due.
     pub fn deadline(&self) -> Instant {
-        self.timers.first().map_or(Instant::NEVER, |(when, _)| *when)
+        let timer = self.timers.first().map_or(Instant::NEVER, |(when, _)| *when);
+        timer.min(self.held.front().map_or(Instant::NEVER, |held| held.until))
     }
 
     /// The next datagram to send.

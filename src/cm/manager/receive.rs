@@ -7,6 +7,7 @@ use super::super::message::{
     About, Drep, Dreq, IpHeader, Message, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, padded, reason, status,
 };
 use super::super::types::{Addresses, Ece, Endpoint, EventKind, Parameters, PathFacts, PortSpace, Transport};
+use super::held::Unheard;
 use super::state::{
     Connection, Entry, MAX_RETRIES, MS, Phase, RELEASE_BUDGET, RESPONSE_TIMEOUT, State, time_of,
 };
@@ -24,7 +25,7 @@ fn trimmed(data: &[u8]) -> Vec<u8> {
 }
 
 /// Port space and port of a service identifier, if it is one of IP ports.
-fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
+pub(super) fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
     let space = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib]
         .into_iter()
         .find(|space| *space as u64 == service_id >> 16)?;
@@ -49,14 +50,14 @@ impl Manager {
         };
         self.counters.received.count(&message);
         match message {
-            Message::Req(req) => self.handle_req(now, at, from, transaction, &req),
+            Message::Req(req) => self.handle_req(now, at, from, transaction, &req, Unheard::Hold),
             Message::Mra(mra) => self.handle_mra(now, at, from, &mra),
             Message::Rej(rej) => self.handle_rej(now, at, from, &rej),
             Message::Rep(rep) => self.handle_rep(now, at, from, transaction, &rep),
             Message::Rtu(rtu) => self.handle_rtu(at, from, &rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, at, from, transaction, &dreq),
             Message::Drep(drep) => self.handle_drep(now, at, from, &drep),
-            Message::SidrReq(req) => self.handle_sidr_req(at, from, transaction, &req),
+            Message::SidrReq(req) => self.handle_sidr_req(now, at, from, transaction, &req, Unheard::Hold),
             Message::SidrRep(rep) => self.handle_sidr_rep(at, from, &rep),
             // No path can be changed; without an answer the peer keeps the one that it has.
             Message::AlternatePath => {}
@@ -82,7 +83,15 @@ impl Manager {
         }
     }
 
-    fn handle_req(&mut self, now: Instant, at: IpAddr, from: IpAddr, transaction: u64, req: &Req) {
+    pub(super) fn handle_req(
+        &mut self,
+        now: Instant,
+        at: IpAddr,
+        from: IpAddr,
+        transaction: u64,
+        req: &Req,
+        unheard: Unheard,
+    ) {
         let refuse = |reason| {
             Message::Rej(Rej {
                 local_id: 0,
@@ -146,6 +155,9 @@ impl Manager {
             return self.answer(at, from, transaction, &refuse(reason::CONSUMER));
         };
         let Some(listener) = self.ports.listener(space, port, at, header.destination.to_canonical()) else {
+            if unheard == Unheard::Hold && self.hold(now, at, from, transaction, Message::Req(req.clone())) {
+                return;
+            }
             self.counters.unheard += 1;
             return self.answer(at, from, transaction, &refuse(reason::INVALID_SERVICE));
         };
@@ -439,7 +451,15 @@ impl Manager {
         self.enter_timewait(now, endpoint, connection);
     }
 
-    fn handle_sidr_req(&mut self, at: IpAddr, from: IpAddr, transaction: u64, req: &SidrReq) {
+    pub(super) fn handle_sidr_req(
+        &mut self,
+        now: Instant,
+        at: IpAddr,
+        from: IpAddr,
+        transaction: u64,
+        req: &SidrReq,
+        unheard: Unheard,
+    ) {
         if let Some(&endpoint) = self.by_remote_id.get(&(Kind::Service, from, req.request_id))
             && let Some(c) = self.connection(endpoint)
             && c.transaction == transaction
@@ -467,6 +487,13 @@ impl Manager {
             Some((listener, port, header))
         });
         let Some((listener, port, header)) = found else {
+            let known = service.zip(header).is_some();
+            if unheard == Unheard::Hold
+                && known
+                && self.hold(now, at, from, transaction, Message::SidrReq(req.clone()))
+            {
+                return;
+            }
             self.counters.unheard += 1;
             return self.answer(at, from, transaction, &refusal);
         };
