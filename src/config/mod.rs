@@ -223,9 +223,9 @@ pub enum Error {
     #[error("{} = {} ({}) and {} = {} ({}): {why}", .first.0, .first.1, .first.2, .second.0, .second.1, .second.2)]
     Contradiction {
         /// Key, value, where it was written.
-        first: (&'static str, String, Source),
+        first: Box<(&'static str, String, Source)>,
         /// The same of the other.
-        second: (&'static str, String, Source),
+        second: Box<(&'static str, String, Source)>,
         /// What would be right.
         why: &'static str,
     },
@@ -343,7 +343,7 @@ impl Config {
         };
         for (wrong, first, second, why) in contradictions {
             if wrong && let (Some(first), Some(second)) = (fact(first), fact(second)) {
-                return Err(Error::Contradiction { first, second, why });
+                return Err(Error::Contradiction { first: Box::new(first), second: Box::new(second), why });
             }
         }
         self.check_cpus(&crate::task::affinity::allowed())

@@ -155,6 +155,9 @@ pub struct Device {
     progress: Progress,
 }
 
+/// Destination, traffic class, flow label and hop limit of a path.
+type PathKey = (SocketAddr, u8, u32, u8);
+
 /// What queue pairs, tasks and threads share.
 pub(crate) struct Core {
     pub(crate) config: Config,
@@ -192,8 +195,7 @@ pub(crate) struct Core {
     batches: ArrayQueue<Box<TxBatch>>,
     /// By peer and the process there: each has a receive queue of its own.
     windows: Mutex<HashMap<(IpAddr, u8), Weak<Window>>>,
-    /// By destination, traffic class, flow label and hop limit.
-    paths: Mutex<HashMap<(SocketAddr, u8, u32, u8), Weak<Path>>>,
+    paths: Mutex<HashMap<PathKey, Weak<Path>>>,
     next_id: AtomicU32,
     guid: u64,
     /// Runs that the link could not segment, when paths were last looked at.

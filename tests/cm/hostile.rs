@@ -125,7 +125,7 @@ pub(crate) fn run(script: &[u8]) -> Counters {
         let (mut of, endpoint) = match endpoints.len() {
             0 => (owner, Endpoint(pick as u64)),
             // The newest have most to do.
-            n if pick % 2 == 0 => endpoints[n - 1 - pick / 2 % n.min(4)],
+            n if pick.is_multiple_of(2) => endpoints[n - 1 - pick / 2 % n.min(4)],
             n => endpoints[pick % n],
         };
         let command = match script.below(32) {
@@ -200,11 +200,11 @@ pub(crate) fn run(script: &[u8]) -> Counters {
                 let (endpoint, kind) = pending.remove(pick % pending.len());
                 of = endpoints.iter().find(|(_, e)| *e == endpoint).map_or(of, |(o, _)| *o);
                 match kind {
-                    EventKind::Request { .. } if pick % 8 != 0 => {
+                    EventKind::Request { .. } if !pick.is_multiple_of(8) => {
                         Some(Command::Accept { endpoint, parameters: script.parameters() })
                     }
                     EventKind::Response { .. } => Some(Command::Establish { endpoint }),
-                    EventKind::Established { .. } if pick % 4 != 0 => None,
+                    EventKind::Established { .. } if !pick.is_multiple_of(4) => None,
                     EventKind::Established { .. } | EventKind::Disconnected { .. } => {
                         Some(Command::Disconnect { endpoint })
                     }
@@ -243,7 +243,7 @@ pub(crate) fn run(script: &[u8]) -> Counters {
             }
             // What was sent, perhaps changed, to whom it was sent.
             _ if !sent.is_empty() => {
-                let at = if pick % 2 == 0 { sent.len() - 1 } else { pick % sent.len() };
+                let at = if pick.is_multiple_of(2) { sent.len() - 1 } else { pick % sent.len() };
                 let (from, to, mut mad) = (sent[at].from, sent[at].to, sent[at].mad);
                 if script.below(8) != 0 {
                     sent.swap_remove(at);
