@@ -173,8 +173,10 @@ fn wait_for_listener(server: &mut Side, manager: &mut Manager, patience: Duratio
         if let Some(code) = watch.interrupted() {
             return Ready::Interrupted(code);
         }
+        // Asked first: who listens by rdma_cm has a device, which must be found.
+        let hears = manager.hears(server.group());
         let found = sockets::of_group(server.group());
-        if found.listener.is_some() || manager.hears(server.group()) {
+        if found.listener.is_some() || hears {
             return Ready::Listening(found);
         }
         if let Some(code) = server.poll() {
