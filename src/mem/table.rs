@@ -217,7 +217,8 @@ impl Table {
         let implicit = access.contains(Access::ON_DEMAND) && (host, len) == (0, u64::MAX);
         let key = loop {
             let key = self.keys.key(index, self.slots.next_use(index));
-            if !RESERVED.contains(&key) && !(implicit && key & 1 == 1) {
+            let unlucky = implicit && key & 1 == 1;
+            if !RESERVED.contains(&key) && !unlucky {
                 break key;
             }
         };

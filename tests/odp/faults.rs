@@ -512,7 +512,7 @@ fn random_traffic_through_pages_that_come_and_go_is_right_to_the_byte() {
             let policy = ["park", "rnr"][rng.below(2) as usize];
             let latency = ["none", "100us", "10us-2000us", "exp:200us"][rng.below(4) as usize];
             let config = config(&[("odp_fault", policy), ("odp_latency", latency)]);
-            let impairments = if rng.percent(50) { bad.clone() } else { perfect() };
+            let impairments = if rng.percent(50) { bad } else { perfect() };
             let world = World::with_config(seed, impairments, 2, &config);
             let plan = Plan {
                 messages: 200,
