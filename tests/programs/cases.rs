@@ -532,6 +532,17 @@ fn qperf() -> Vec<Case> {
         check: Check::Values(values),
     };
     let each = tests.into_iter().flat_map(|(names, values)| names.iter().map(move |name| (*name, values)));
-    each.map(|(name, values)| case(format!("SERVER -li urxe0:1 -ri urxe0:1 -t 1 {name} quit"), values))
-        .collect()
+    let by_lid =
+        each.map(|(name, values)| case(format!("SERVER -li urxe0:1 -ri urxe0:1 -t 1 {name} quit"), values));
+    let by_cm = [
+        ("rc_bi_bw", &["bw"][..]),
+        ("rc_bw", &["bw"]),
+        ("rc_lat", &["latency"]),
+        ("rc_rdma_read_bw", &["bw"]),
+        ("rc_rdma_write_lat", &["latency"]),
+        ("ud_lat", &["latency"]),
+        ("ud_bw", BOTH),
+    ];
+    let by_cm = by_cm.map(|(name, values)| case(format!("SERVER -cm1 -t 1 {name} quit"), values));
+    by_lid.chain(by_cm).collect()
 }

@@ -162,13 +162,13 @@ fn fio() -> Vec<Case> {
             Check::Sides(&["err= 0"], &["err= 0", "io=64.0MiB"]),
         ),
         (
-            "--size=4m --thread --verify=crc32c --verify_fatal=1",
+            "--size=4m --thread --verify=crc32c --verify_fatal=1 --verify_state_save=0",
             "--iodepth=64",
             "--verb=send --iodepth=4 --do_verify=0",
             Check::Sides(&["err= 0", "total=64,0"], &["err= 0", "total=0,64"]),
         ),
         (
-            "--size=4m --verify=pattern --verify_pattern=0x5a6b7c8d --verify_fatal=1",
+            "--size=4m --verify=pattern --verify_pattern=0x5a6b7c8d --verify_fatal=1 --verify_state_save=0",
             "--iodepth=64",
             "--verb=send --iodepth=4 --do_verify=0",
             Check::Sides(&["err= 0", "total=64,0"], &["err= 0", "total=0,64"]),

@@ -18,7 +18,7 @@ use urxe_control::launch::Launch;
 use urxe_control::protocol::{Reply, Request};
 
 use crate::args::{Flags, Pair};
-use crate::{Failure, OWN_ERROR, complain, sockets};
+use crate::{Failure, OWN_ERROR, complain, fabric, sockets};
 
 /// How often the sides are looked at.
 const TICK: Duration = Duration::from_millis(10);
@@ -39,13 +39,13 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
     let mut server = Side::start("server", &server_flags, options, &options.server_args, None, &alive)?;
     let mut manager = Manager::of(&config);
     let ready = match wait_for_listener(&mut server, &mut manager, options.wait, &watch) {
-        Ready::Listening(found) => Ok(server_address(&found, config.addr)),
+        Ready::Listening(found) => Ok(server_address(&found, &config)),
         Ready::Silent => {
             let seconds = options.wait.as_secs();
             complain(&format!(
                 "the server does not listen, by TCP or rdma_cm, after {seconds} s; starting the client anyway"
             ));
-            Ok(server_address(&sockets::Sockets::default(), config.addr))
+            Ok(server_address(&sockets::Sockets::default(), &config))
         }
         Ready::Ended(code) => {
             complain("the server ended before it listened; no client was started");
@@ -116,10 +116,16 @@ fn set(flags: &mut Flags, flag: &str, value: &str) {
     flags.push((flag.to_owned(), value.to_owned()));
 }
 
-/// Where the client finds the server by TCP: where it listens, or any address of its host, preferably the device's.
-fn server_address(found: &sockets::Sockets, configured: Option<IpAddr>) -> IpAddr {
+/// Where the client finds the server: where it listens by TCP, or else its device's address, which is one of its host.
+/// The program may not have opened the device yet.
+fn server_address(found: &sockets::Sockets, config: &Config) -> IpAddr {
     let listener = found.listener.filter(|a| !a.is_unspecified());
-    listener.or(found.device).or(configured).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+    let promised = || {
+        let addresses = (config.daemon == Daemon::Auto).then(|| fabric::addresses(config))?.ok()?;
+        addresses.first().copied()
+    };
+    let device = listener.or(found.device).or(config.addr).or_else(promised);
+    device.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
 enum Ready {
@@ -173,8 +179,10 @@ fn wait_for_listener(server: &mut Side, manager: &mut Manager, patience: Duratio
         if let Some(code) = watch.interrupted() {
             return Ready::Interrupted(code);
         }
+        // Asked first: who listens by rdma_cm has a device, which must be found.
+        let hears = manager.hears(server.group());
         let found = sockets::of_group(server.group());
-        if found.listener.is_some() || manager.hears(server.group()) {
+        if found.listener.is_some() || hears {
             return Ready::Listening(found);
         }
         if let Some(code) = server.poll() {
