@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use urxe::config::{Config, Daemon, Source};
 use urxe_control::connection::Connection;
 use urxe_control::launch::Launch;
-use urxe_control::protocol::{Reply, Request};
+use urxe_control::protocol::{DaemonStatus, Reply, Request};
 
 use crate::args::{Flags, Pair};
 use crate::{Failure, OWN_ERROR, complain, fabric, sockets};
@@ -70,6 +70,9 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
         }
     };
     server.stop();
+    if config.fabric.as_str() == own_fabric() {
+        manager.dismiss();
+    }
     // Both are gone; what they wrote may still be on its way, unless somebody else holds the pipe.
     drop(alive);
     let _ = all_read.recv_timeout(PATIENCE);
@@ -81,9 +84,8 @@ fn side_flags(options: &Pair) -> Result<(Flags, Flags), Failure> {
     let config = Config::resolve(std::env::vars_os(), &options.flags)?;
     let (mut server, mut client) = (options.flags.clone(), options.flags.clone());
     if config.daemon == Daemon::Auto && config.source("fabric") == Some(&Source::Default) {
-        let fabric = format!("pair-{}", std::process::id());
         for side in [&mut server, &mut client] {
-            set(side, "fabric", &fabric);
+            set(side, "fabric", &own_fabric());
         }
     }
     let given = config.addr.map(|a| a.to_string()).or(config.netdev.as_ref().map(|n| n.as_str().to_owned()));
@@ -109,6 +111,11 @@ fn side_flags(options: &Pair) -> Result<(Flags, Flags), Failure> {
         (None, None) => {}
     }
     Ok((server, client))
+}
+
+/// A pair is alone in its fabric, unless the user names one.
+fn own_fabric() -> String {
+    format!("pair-{}", std::process::id())
 }
 
 fn set(flags: &mut Flags, flag: &str, value: &str) {
@@ -157,18 +164,32 @@ impl Manager {
             return false;
         };
         self.asked = Instant::now();
+        let fabric = fabric.to_owned();
+        let daemon = self.status(&fabric);
+        daemon.is_some_and(|d| d.listeners.iter().any(|pid| sockets::group_of(*pid) == Some(group)))
+    }
+
+    /// What the daemon says of itself, if there is one.
+    fn status(&mut self, fabric: &str) -> Option<DaemonStatus> {
         if self.connection.is_none() {
             self.connection = Launch::new(fabric).and_then(|launch| launch.find()).unwrap_or_default();
         }
-        let Some(connection) = &self.connection else { return false };
-        match connection.ask(&Request::Status, &[], |_| ()) {
-            Ok((Reply::Status(daemon), _)) => {
-                daemon.listeners.iter().any(|pid| sockets::group_of(*pid) == Some(group))
-            }
+        match self.connection.as_ref()?.ask(&Request::Status, &[], |_| ()) {
+            Ok((Reply::Status(daemon), _)) => Some(daemon),
             _ => {
                 self.connection = None;
-                false
+                None
             }
+        }
+    }
+
+    /// Ends the daemon, which nobody needs any more, so that its addresses are free for the next pair at once.
+    fn dismiss(&mut self) {
+        let Some(fabric) = self.fabric.clone() else { return };
+        let pid = self.status(&fabric).and_then(|daemon| Pid::from_raw(daemon.pid.try_into().ok()?));
+        if let Some(pid) = pid {
+            // It may have left by itself.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     }
 }
