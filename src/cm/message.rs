@@ -149,7 +149,7 @@ pub struct Req {
     pub extended_type: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// First PSN that the sender uses: 24 bits.
+    /// The PSN with which the other end is to begin: 24 bits.
     pub psn: u32,
     /// 3 bits.
     pub retry_count: u8,
@@ -321,7 +321,7 @@ pub struct Rep {
     pub qpn: u32,
     /// End-to-end context: 24 bits. XRC targets have their QPN here.
     pub eecn: u32,
-    /// First PSN that the sender uses: 24 bits.
+    /// The PSN with which the other end is to begin: 24 bits.
     pub psn: u32,
     /// READs and atomics that the sender serves at once.
     pub responder_resources: u8,

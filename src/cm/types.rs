@@ -55,7 +55,7 @@ pub struct Ece {
 pub struct Parameters {
     /// 24 bits.
     pub qpn: u32,
-    /// The first PSN that it sends: 24 bits.
+    /// The PSN with which the other end is to begin (IBA 12.7.31): 24 bits.
     pub psn: u32,
     /// READs and atomics that it serves at once.
     pub responder_resources: u8,

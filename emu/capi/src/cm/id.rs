@@ -73,7 +73,7 @@ pub struct Binding {
 pub struct Remote {
     /// Its queue pair.
     pub qpn: u32,
-    /// The first PSN that it sends.
+    /// The PSN with which the other end is to begin.
     pub psn: u32,
 }
 
@@ -106,7 +106,7 @@ pub struct State {
     pub path: Option<PathFacts>,
     /// The peer's queue pair.
     pub remote: Option<Remote>,
-    /// The first PSN that it sends.
+    /// The PSN with which the other end is to begin.
     pub psn: u32,
     /// READs and atomics that its queue pair serves at once.
     pub responder_resources: u8,

@@ -101,7 +101,8 @@ fn attributes(id: &Id, target: u32) -> Outcome<(ibv_qp_attr, u32)> {
             attr.ah_attr = peer_address(&addresses, &path, rail)?;
             attr.path_mtu = path.mtu.into();
             attr.dest_qp_num = remote.qpn;
-            attr.rq_psn = remote.psn;
+            // Each end announces the PSN with which the other is to begin (IBA 12.7.31).
+            attr.rq_psn = state.psn;
             if reliable {
                 mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
                 attr.max_dest_rd_atomic = state.responder_resources.min(MAX_DEPTH);
@@ -109,9 +110,9 @@ fn attributes(id: &Id, target: u32) -> Outcome<(ibv_qp_attr, u32)> {
         }
         IBV_QPS_RTS => {
             let path = state.path.ok_or(INVALID)?;
-            state.remote.ok_or(INVALID)?;
+            let remote = state.remote.ok_or(INVALID)?;
             mask |= IBV_QP_SQ_PSN;
-            attr.sq_psn = state.psn;
+            attr.sq_psn = remote.psn;
             if reliable {
                 mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
                 attr.timeout = state.options.ack_timeout.unwrap_or(path.ack_timeout);
