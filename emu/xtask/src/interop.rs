@@ -155,7 +155,11 @@ fn cases() -> Vec<Case> {
         both("ibv_rc_pingpong", "-n 200 -c".into(), receive);
     }
     for (program, arguments, server, client, said) in MANAGED {
-        for role in [Role::Server, Role::Client] {
+        // perftest's client connects a second time before its server listens again. urxe lets such a request wait for a
+        // listener, the kernel refuses it at once: against a slow guest as the server that is a matter of luck.
+        let roles: &[Role] =
+            if program.starts_with("ib_") { &[Role::Server] } else { &[Role::Server, Role::Client] };
+        for &role in roles {
             let connect = Connect::Manager { server, client, said };
             all.push(Case { program, arguments: arguments.into(), connect, receive: "udp", role });
         }
