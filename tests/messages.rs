@@ -9,7 +9,7 @@ mod traffic;
 use std::time::{Duration, Instant};
 
 use harness::{MS, Rng, SECOND, US, World, seeds};
-use traffic::{Fabric, Plan, exchange};
+use traffic::{Fabric, Plan, Sockets, exchange};
 use urxe::config::Config;
 use urxe::device::Device;
 use urxe::io::impair::Impairments;
@@ -61,32 +61,6 @@ fn ten_thousand_messages_arrive_through_loss_duplication_and_reordering() {
             fabric.world.steps
         );
         assert_eq!(totals.messages, 10_000);
-    }
-}
-
-/// Two devices with sockets, polled by this thread.
-struct Sockets {
-    devices: [Device; 2],
-    end: Instant,
-}
-
-impl Fabric for Sockets {
-    fn device(&self, end: usize) -> &Device {
-        &self.devices[end]
-    }
-    fn progress(&mut self) {
-        for device in &self.devices {
-            device.poll();
-        }
-    }
-    fn check_time(&self, state: &dyn Fn() -> String) {
-        assert!(
-            Instant::now() < self.end,
-            "stalled:\n{}{:?}\n{:?}",
-            state(),
-            self.devices[0].counters(),
-            self.devices[1].counters()
-        );
     }
 }
 

@@ -142,7 +142,7 @@ pub enum Command {
     AcceptService { endpoint: Endpoint, qpn: u32, qkey: u32, ece: Ece, private_data: Vec<u8> },
     /// Answers a request with a REJ or with a SIDR_REP that refuses, or a response with a REJ. `reason` is for a REJ; a
     /// SIDR_REP has status 2. Neither carries options.
-    Reject { endpoint: Endpoint, reason: u16, ece: Ece, private_data: Vec<u8> },
+    Reject { endpoint: Endpoint, reason: u16, private_data: Vec<u8> },
     /// On the active side: sends the RTU that [`EventKind::Response`] waits for. On the passive side: data has arrived
     /// on the QP, which says the same as the RTU (IBA 12.9.6); ends in `Established`, unless the RTU came first.
     Establish { endpoint: Endpoint },
@@ -223,7 +223,7 @@ pub enum EventKind {
     /// A SIDR_REP that says yes.
     ServiceResolved { qpn: u32, qkey: u32, ece: Ece, private_data: Vec<u8> },
     /// A REJ, or a SIDR_REP that says no. `reason` as in IBA table 99; for SIDR the status of the reply.
-    Rejected { reason: u16, ece: Ece, private_data: Vec<u8> },
+    Rejected { reason: u16, private_data: Vec<u8> },
     /// Nobody answered.
     Unreachable,
     /// A DREQ, or the DREP to ours, or nobody answered ours; or a REJ when it was established. Without `Established`

@@ -205,14 +205,7 @@ impl Core {
             }
             let mut side = qp.recv.lock();
             let mut notices = Notices::default();
-            side.handle_request(
-                now,
-                &packet.headers,
-                packet.payload,
-                &packet.source,
-                &self.mem,
-                &mut notices,
-            );
+            self.handle_request(&mut side, packet, now, &mut notices);
             qp.deliver_recv(self, &mut side);
             qp.tend_parked(self, &mut side, now);
             drop(side);

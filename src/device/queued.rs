@@ -16,7 +16,7 @@ use crate::qp::{Notices, Progress};
 use crate::task::Side;
 use crate::task::lane::Run;
 use crate::time::Instant;
-use crate::wire::{Opcode, PathIcrc};
+use crate::wire::{Bth, Opcode, PathIcrc};
 
 /// Buffers at most. One is 64 KiB of address space, and memory as far as datagrams reached.
 const BUFFERS: usize = 1024;
@@ -155,12 +155,7 @@ impl Core {
             for (meta, bytes) in run.packets() {
                 packets += 1;
                 let Some(packet) = self.check(&mut cached, &Received { meta, bytes }) else { continue };
-                let peer = side.connection().and_then(|c| c.path.as_ref()).map(|p| p.dst.ip());
-                if peer == Some(packet.source.src.ip()) {
-                    side.handle_response(now, &packet.headers, packet.payload, &self.mem, &mut notices);
-                } else {
-                    self.counters.wrong_peer.add(1);
-                }
+                self.handle_response(&mut side, &packet, now, &mut notices);
             }
         }
         // What a timer waits for may be among what is left.
@@ -194,14 +189,7 @@ impl Core {
             for (meta, bytes) in run.packets() {
                 packets += 1;
                 let Some(packet) = self.check(&mut cached, &Received { meta, bytes }) else { continue };
-                // Connected queue pairs listen to their peer alone.
-                let peer = side.acceptance().and_then(|a| a.path.as_ref()).map(|p| p.dst.ip());
-                if peer.is_none_or(|ip| ip == packet.source.src.ip()) {
-                    let (headers, source) = (&packet.headers, &packet.source);
-                    side.handle_request(now, headers, packet.payload, source, &self.mem, &mut notices);
-                } else {
-                    self.counters.wrong_peer.add(1);
-                }
+                self.handle_request(&mut side, &packet, now, &mut notices);
             }
         }
         if due && side.has_parked() {
@@ -225,9 +213,7 @@ fn packets(meta: Meta, bytes: &[u8]) -> impl Iterator<Item = (Meta, &[u8])> {
 /// The side of a queue pair that a packet is for, if it is one that a worker could work on. Nothing is verified yet: a
 /// forged packet goes where a true one would, and is found out there.
 fn target(meta: &Meta, packet: &[u8]) -> Option<(Qpn, Side)> {
-    let &[opcode, _, _, _, _, a, b, c, ..] = packet else { return None };
-    let opcode = Opcode::from_u8(opcode)?;
-    let qpn = Qpn(u32::from_be_bytes([0, a, b, c]));
+    let Bth { opcode, dest_qpn: qpn, .. } = Bth::parse(packet.first_chunk()?).ok()?;
     if opcode == Opcode::Cnp || qpn == Qpn::MULTICAST || meta.dst.is_multicast() {
         return None;
     }

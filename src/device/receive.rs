@@ -12,7 +12,9 @@ use parking_lot::MutexGuard;
 use crate::ids::{PKey, Psn, Qpn};
 use crate::io::{Meta, ROCE_PORT, Received, RxBatch};
 use crate::mem;
-use crate::qp::recv::{Echo, Source};
+use crate::qp::Notices;
+use crate::qp::recv::{Echo, RecvSide, Source};
+use crate::qp::send::SendSide;
 use crate::time::Instant;
 use crate::wire::{Bth, Check, Headers, Opcode, Packet, PathIcrc, icrc};
 
@@ -187,22 +189,9 @@ impl Core {
             };
             if request {
                 let mut side = qp.recv.lock();
-                let mut notices = crate::qp::Notices::default();
+                let mut notices = Notices::default();
                 pending = loop {
-                    // Connected queue pairs listen to their peer alone.
-                    let peer = side.acceptance().and_then(|a| a.path.as_ref()).map(|p| p.dst.ip());
-                    if peer.is_none_or(|ip| ip == packet.source.src.ip()) {
-                        side.handle_request(
-                            now,
-                            &packet.headers,
-                            packet.payload,
-                            &packet.source,
-                            &self.mem,
-                            &mut notices,
-                        );
-                    } else {
-                        self.counters.wrong_peer.add(1);
-                    }
+                    self.handle_request(&mut side, &packet, now, &mut notices);
                     match more() {
                         (Some(p), true) => packet = p,
                         (other, _) => break other,
@@ -228,14 +217,9 @@ impl Core {
                 }
             } else {
                 let mut side = qp.send.lock();
-                let mut notices = crate::qp::Notices::default();
+                let mut notices = Notices::default();
                 pending = loop {
-                    let peer = side.connection().and_then(|c| c.path.as_ref()).map(|p| p.dst.ip());
-                    if peer == Some(packet.source.src.ip()) {
-                        side.handle_response(now, &packet.headers, packet.payload, &self.mem, &mut notices);
-                    } else {
-                        self.counters.wrong_peer.add(1);
-                    }
+                    self.handle_response(&mut side, &packet, now, &mut notices);
                     match more() {
                         (Some(p), true) => packet = p,
                         (other, _) => break other,
@@ -247,16 +231,46 @@ impl Core {
                 qp.tell(self, notices);
                 if let Some(qp) = held.take() {
                     qp.deliver_recv(self, &mut qp.recv.lock());
-                    qp.tell(self, crate::qp::Notices::default());
+                    qp.tell(self, Notices::default());
                 }
             }
             self.counters.rcvd_pkts.add(count);
         }
         if let Some(qp) = held {
             qp.deliver_recv(self, &mut qp.recv.lock());
-            qp.tell(self, crate::qp::Notices::default());
+            qp.tell(self, Notices::default());
         }
         rx.icrc = cached;
+    }
+
+    /// A request for this side, if it listens to whom it comes from.
+    pub(super) fn handle_request(
+        &self,
+        side: &mut RecvSide,
+        packet: &Valid<'_>,
+        now: Instant,
+        notices: &mut Notices,
+    ) {
+        if side.listens_to(packet.source.src.ip()) {
+            side.handle_request(now, &packet.headers, packet.payload, &packet.source, &self.mem, notices);
+        } else {
+            self.counters.wrong_peer.add(1);
+        }
+    }
+
+    /// A response for this side, if it listens to whom it comes from.
+    pub(super) fn handle_response(
+        &self,
+        side: &mut SendSide,
+        packet: &Valid<'_>,
+        now: Instant,
+        notices: &mut Notices,
+    ) {
+        if side.listens_to(packet.source.src.ip()) {
+            side.handle_response(now, &packet.headers, packet.payload, &self.mem, notices);
+        } else {
+            self.counters.wrong_peer.add(1);
+        }
     }
 
     /// A packet for another process was merged with ours. Each is a loss for its peer: if it is no rare thing, packets
@@ -329,7 +343,7 @@ impl Core {
         }
         if bth.fecn {
             side.handle_echo(now, bth.psn);
-            let mut notices = crate::qp::Notices::default();
+            let mut notices = Notices::default();
             qp.scheduler.sends_pending(self, qp, &mut side, now, &mut notices);
             qp.deliver_send(self, &mut side);
             drop(side);
@@ -398,7 +412,7 @@ impl Core {
             qp.lazy.store(false, Ordering::Relaxed);
             if let Some(mut side) = qp.recv.try_lock_until(end) {
                 // What this has to tell comes too late for the program.
-                qp.send_replies(self, &mut side, now, &mut crate::qp::Notices::default());
+                qp.send_replies(self, &mut side, now, &mut Notices::default());
             }
         }
     }

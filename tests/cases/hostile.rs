@@ -19,22 +19,11 @@ use urxe::verbs::{
 };
 use urxe::wire::{Headers, IpId, Opcode, Packet, Path, TxBatch};
 
-/// Bytes of a script, as numbers; zeros when it is used up.
-struct Script<'a>(&'a [u8]);
+#[path = "../script/mod.rs"]
+mod script;
+use script::Script;
 
 impl Script<'_> {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-    fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((&first, rest)) => {
-                self.0 = rest;
-                first
-            }
-            None => 0,
-        }
-    }
     fn below(&mut self, n: u32) -> u32 {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), 0]) % n
     }

@@ -14,22 +14,11 @@ use urxe::cm::{
 };
 use urxe::time::Instant;
 
-/// Bytes of a script, as numbers; zeros when it is used up.
-struct Script<'a>(&'a [u8]);
+#[path = "../script/mod.rs"]
+mod script;
+use script::Script;
 
 impl Script<'_> {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-    fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((&first, rest)) => {
-                self.0 = rest;
-                first
-            }
-            None => 0,
-        }
-    }
     fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n
     }
@@ -168,7 +157,6 @@ pub(crate) fn run(script: &[u8]) -> Counters {
             7 => Some(Command::Reject {
                 endpoint,
                 reason: script.word() as u16,
-                ece: Ece::default(),
                 private_data: script.bytes(255),
             }),
             8 => Some(Command::Establish { endpoint }),

@@ -96,8 +96,7 @@ fn a_service_that_nobody_offers_or_that_is_refused_is_rejected() {
         resolve(&mut net, 1);
         net.pass(MS);
         let (_, server, _) = net.only();
-        let reject =
-            Command::Reject { endpoint: server, reason: 28, ece: Ece::default(), private_data: vec![0xab] };
+        let reject = Command::Reject { endpoint: server, reason: 28, private_data: vec![0xab] };
         net.run(1, 7, if destroyed { Command::Destroy { endpoint: server } } else { reject });
         net.pass(MS);
         let (_, _, kind) = net.only();

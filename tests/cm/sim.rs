@@ -159,8 +159,8 @@ fn whatever_programs_and_network_do_events_make_sense_and_nothing_is_left() {
                             let parameters = crate::harness::parameters(parameters.qpn + 0x100000);
                             Command::Accept { endpoint, parameters }
                         } else {
-                            let (ece, private_data) = (Default::default(), vec![]);
-                            Command::Reject { endpoint, reason: reason::CONSUMER, ece, private_data }
+                            let reason = reason::CONSUMER;
+                            Command::Reject { endpoint, reason, private_data: Vec::new() }
                         }
                     }
                     EventKind::Response { .. } => Command::Establish { endpoint },

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use urxe::cm::message::{Message, reason};
-use urxe::cm::{Command, Ece, Endpoint, EventKind, MAX_REQUEST_DATA, PortSpace, Refused, Transport};
+use urxe::cm::{Command, Endpoint, EventKind, MAX_REQUEST_DATA, PortSpace, Refused, Transport};
 
 use crate::harness::{Fate, MS, Net, PATH, PORT, SECOND, addresses, device, parameters};
 
@@ -163,18 +163,13 @@ fn a_program_rejects_and_the_lost_reject_comes_again() {
     net.pass(MS);
     let (_, passive, _) = net.only();
     let private_data = vec![0xee; 148];
-    let reject = Command::Reject {
-        endpoint: passive,
-        reason: 28,
-        ece: Ece::default(),
-        private_data: private_data.clone(),
-    };
+    let reject = Command::Reject { endpoint: passive, reason: 28, private_data: private_data.clone() };
     net.run(1, 7, reject.clone());
     assert_eq!(net.command(1, 7, reject), Err(Refused::State));
     net.run(1, 7, Command::Destroy { endpoint: passive });
     net.pass(SECOND);
     let (_, _, kind) = net.only();
-    assert_eq!(kind, EventKind::Rejected { reason: 28, ece: Ece::default(), private_data });
+    assert_eq!(kind, EventKind::Rejected { reason: 28, private_data });
     assert_eq!(net.trace(), ["1>2 REQ", "2>1 REJ lost", "1>2 REQ", "2>1 REJ"]);
     net.pass(3 * SECOND);
     assert_eq!(net.hosts[1].endpoints(), 1);

@@ -7,29 +7,14 @@ use std::time::{Duration, Instant};
 use urxe::config::Config;
 use urxe::device::Device;
 use urxe::mem::{Access, HostAddr, copy};
-use urxe::verbs::{Remote, SendOp, Wc, WcStatus};
+use urxe::verbs::{Remote, SendOp, WcStatus};
 
 use crate::faults::{ODP, Paged, config, counter};
-use crate::harness::{End, EndInit, Rng, Wiring, connect};
+use crate::harness::{End, EndInit, Rng, Wiring, connect, wait};
 use crate::memory::{Map, PAGE};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAGES: usize = 64;
-
-/// A completion of `end`, whose device is polled for it.
-#[track_caller]
-fn wait(device: &Device, end: &End) -> Wc {
-    let limit = Instant::now() + PATIENCE;
-    loop {
-        let mut first = None;
-        end.cq.poll_with(1, |wc| first = Some(wc));
-        if let Some(wc) = first {
-            return wc;
-        }
-        device.poll();
-        assert!(Instant::now() < limit, "no completion: {:?}", device.counters());
-    }
-}
 
 /// Two devices whose tasks run so.
 fn devices(tasks: &str) -> [Device; 2] {

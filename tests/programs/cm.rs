@@ -2,6 +2,8 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::cases::{Case, Check, Kind, Ready};
 use crate::harness::{self, Background, Output, PATIENCE, urxe};
@@ -212,6 +214,8 @@ pub(crate) fn tests() -> Vec<(&'static str, Test)> {
         ("two_runs_reach_each_other_by_the_hosts_address", two_runs),
         ("two_runs_reach_each_other_by_ipv6", two_runs_ipv6),
         ("mckey_members_get_what_the_sender_sends", mckey),
+        ("a_killed_program_is_disconnected_and_leaves_nothing", killed_and_disconnected),
+        ("the_peer_of_a_killed_program_exceeds_its_retries", killed_and_missed),
     ]
 }
 
@@ -275,6 +279,54 @@ fn two_runs_ipv6() -> Result<(), String> {
     let output = harness::run(&mut client, PATIENCE)?;
     ends_well(&client, &output, &["ping data: rdma-ping-19: "])?;
     ends_well(&client, &server.finish()?, &["server ping data: rdma-ping-19: "])
+}
+
+/// Waits until nothing of a fabric is left: the daemon goes when its last client has gone.
+fn nothing_is_left(fabric: &str) -> Result<(), String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let output = harness::run(&mut urxe(["stat", "--fabric", fabric]), PATIENCE)?;
+        if output.text.contains("no daemon of fabric") {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return Err(format!("the fabric is still there:\n{}", output.text));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The daemon speaks for who cannot any more: the peer hears at once that its connection is gone.
+fn killed_and_disconnected() -> Result<(), String> {
+    let (fabric, port) = (fabric(), harness::free_port());
+    let mut server = run_in(&fabric, &[], &format!("rping -s -d -v -p {port}"));
+    let mut background = Background::start(&mut server)?;
+    background.wait_for("rdma_listen")?;
+    let mut client = run_in(&fabric, &[], &format!("rping -c -a 127.0.0.1 -v -p {port}"));
+    let mut client = Background::start(&mut client)?;
+    client.wait_for("ping data: rdma-ping-9: ")?;
+    client.stop();
+    ends_well(&server, &background.finish()?, &["DISCONNECT EVENT"])?;
+    nothing_is_left(&fabric)
+}
+
+/// Without rdma_cm nobody says anything: the peer finds out by its retries.
+fn killed_and_missed() -> Result<(), String> {
+    let (fabric, port) = (fabric(), harness::free_port());
+    let mut server = Background::start(&mut run_in(&fabric, &[], &format!("ib_write_bw -D 60 -p {port}")))?;
+    server.wait_for("Waiting for client")?;
+    let mut client =
+        Background::start(&mut run_in(&fabric, &[], &format!("ib_write_bw -D 60 -p {port} 127.0.0.1")))?;
+    client.wait_for("#bytes")?;
+    server.stop();
+    let output = client.finish()?;
+    // Of the program, and of the line that explains it.
+    for words in ["status 12", "no acknowledgement from"] {
+        if !output.text.contains(words) || output.code == Some(0) {
+            return Err(format!("exit code {:?}, wanted {words:?}\n{}", output.code, output.text));
+        }
+    }
+    nothing_is_left(&fabric)
 }
 
 /// Three members on two machines; one of them sends nothing but hears what a fourth does. Also without loopback.

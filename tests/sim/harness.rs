@@ -456,3 +456,24 @@ pub(crate) fn good(wc: &Wc) -> (u64, WcOpcode, u32) {
     assert_eq!(wc.status, urxe::verbs::WcStatus::Success, "{wc:?}");
     (wc.id, wc.opcode, wc.byte_len)
 }
+
+/// A completion of `end`, whose device with sockets is polled for it.
+#[allow(dead_code)]
+#[track_caller]
+pub(crate) fn wait(device: &Device, end: &End) -> Wc {
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let mut first = None;
+        end.cq.poll_with(1, |wc| first = Some(wc));
+        if let Some(wc) = first {
+            return wc;
+        }
+        device.poll();
+        assert!(
+            std::time::Instant::now() < limit,
+            "no completion: {:?} {:?}",
+            device.counters(),
+            device.threads()
+        );
+    }
+}

@@ -35,6 +35,28 @@ pub(crate) trait Fabric {
     fn check_time(&self, state: &dyn Fn() -> String);
 }
 
+/// Two devices with sockets, polled by this thread. Not every test that moves traffic has them.
+#[allow(dead_code)]
+pub(crate) struct Sockets {
+    pub(crate) devices: [Device; 2],
+    pub(crate) end: std::time::Instant,
+}
+
+impl Fabric for Sockets {
+    fn device(&self, end: usize) -> &Device {
+        &self.devices[end]
+    }
+    fn progress(&mut self) {
+        for device in &self.devices {
+            device.poll();
+        }
+    }
+    fn check_time(&self, state: &dyn Fn() -> String) {
+        let counters = || self.devices.each_ref().map(Device::counters);
+        assert!(std::time::Instant::now() < self.end, "stalled:\n{}{:?}", state(), counters());
+    }
+}
+
 /// How much traffic, and of what kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

@@ -12,11 +12,10 @@ mod mixed;
 mod settings;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use urxe::config::{Config, Source};
 use urxe::device::Device;
-use urxe::verbs::Wc;
 
 use crate::harness::{End, EndInit, Wiring, connect};
 
@@ -47,21 +46,6 @@ fn join(a: &End, b: &End, psn: u32) {
     let wiring = Wiring { timeout: 16, psn, ..Wiring::default() };
     connect(&a.qp, (b.ip, &b.qp), &wiring);
     connect(&b.qp, (a.ip, &a.qp), &wiring);
-}
-
-/// A completion of `end`, whose device is polled for it.
-#[track_caller]
-fn wait(device: &Device, end: &End) -> Wc {
-    let limit = Instant::now() + PATIENCE;
-    loop {
-        let mut first = None;
-        end.cq.poll_with(1, |wc| first = Some(wc));
-        if let Some(wc) = first {
-            return wc;
-        }
-        device.poll();
-        assert!(Instant::now() < limit, "no completion: {:?} {:?}", device.counters(), device.threads());
-    }
 }
 
 /// A test that hangs must fail: runs it in a thread and gives it limited time.

@@ -4,28 +4,8 @@ use std::time::Instant;
 
 use urxe::device::Device;
 
-use crate::traffic::{Fabric, Plan, exchange};
+use crate::traffic::{Plan, Sockets, exchange};
 use crate::{MODES, PATIENCE, config, counter};
-
-struct Sockets {
-    devices: [Device; 2],
-    end: Instant,
-}
-
-impl Fabric for Sockets {
-    fn device(&self, end: usize) -> &Device {
-        &self.devices[end]
-    }
-    fn progress(&mut self) {
-        for device in &self.devices {
-            device.poll();
-        }
-    }
-    fn check_time(&self, state: &dyn Fn() -> String) {
-        let counters = || self.devices.each_ref().map(Device::counters);
-        assert!(Instant::now() < self.end, "stalled:\n{}{:?}", state(), counters());
-    }
-}
 
 fn mixed(modes: [&str; 2], workers: &str) -> Sockets {
     let devices = modes.map(|mode| Device::open(&config(&[("tasks", mode), ("workers", workers)])).unwrap());

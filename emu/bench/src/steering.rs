@@ -25,7 +25,7 @@ use crate::socket;
 /// Bytes of a write of the stream.
 const MESSAGE: usize = 64 << 10;
 /// Writes that are under way.
-const DEPTH: u64 = 16;
+const DEPTH: u64 = 128;
 /// Who is not answered for so long gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -80,9 +80,9 @@ struct Side {
 impl Side {
     fn new(device: Device) -> io::Result<Self> {
         let pd = device.alloc_pd();
-        let cq = device.create_cq(64, None);
+        let cq = device.create_cq(256, None);
         let caps =
-            QpCaps { max_send_wr: 32, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+            QpCaps { max_send_wr: 160, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init =
             QpInit { kind: QpType::Rc, pd, send_cq, recv_cq, srq: None, caps, sig_all: true, events: None };

@@ -18,26 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int failures;
-
-#define CHECK(condition)                                                                    \
-	do {                                                                                \
-		errno = 0;                                                                  \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-			failures++;                                                         \
-		}                                                                           \
-	} while (0)
-#define MINUS(call, error) CHECK((call) == -1 && errno == (error))
-/* What makes no sense to go on without. */
-#define NEED(condition)                                                                     \
-	do {                                                                                \
-		errno = 0;                                                                  \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-			exit(1);                                                            \
-		}                                                                           \
-	} while (0)
+#include "check.h"
 
 static struct rdma_event_channel *channel;
 
@@ -260,14 +241,29 @@ static void connect_and_talk(void)
 	CHECK(!readable(channel->fd, 0));
 }
 
+/* Pages of memory in use. */
+static long resident(void)
+{
+	long size, pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	NEED(file != NULL && fscanf(file, "%ld %ld", &size, &pages) == 2);
+	fclose(file);
+	return pages;
+}
+
 static void many(void)
 {
 	int port;
 	struct rdma_cm_id *listener = listening(RDMA_PS_TCP, "0.0.0.0", &port), *active, *passive;
 	int fd = dup(0), again;
+	long first = 0;
 
 	close(fd);
-	for (int n = 0; n < 200; n++) {
+	for (int n = 0; n < 10000; n++) {
+		/* By then everything has found its size. */
+		if (n == 2000)
+			first = resident();
 		connected(listener, "127.0.0.1", port, &active, &passive);
 		NEED(rdma_disconnect(active) == 0);
 		ACK(NEXT(DISCONNECTED));
@@ -277,6 +273,9 @@ static void many(void)
 		finish(active);
 		finish(passive);
 	}
+	/* Pages; what is forgotten for each connection would be more. */
+	printf("%ld pages more\n", resident() - first);
+	CHECK(resident() - first < 200);
 	finish(listener);
 	again = dup(0);
 	CHECK(again == fd);

@@ -33,7 +33,7 @@ fn two_ends_connect_talk_and_disconnect_from_either_side() {
 }
 
 #[test]
-fn many_connections_leave_no_descriptor() {
+fn ten_thousand_connections_leave_no_descriptor_and_no_memory() {
     scenario("many");
 }
 

@@ -11,8 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int failures;
-#define CHECK(x) ((x) ? (void)0 : (void)(failures++, printf("line %d: %s (errno %d)\n", __LINE__, #x, errno)))
+#include "check.h"
 
 static int wanted;
 
@@ -119,9 +118,8 @@ int main(int argc, char **argv)
 
 	if (argc == 3 && !strcmp(argv[1], "refused")) {
 		int count = 7;
-		struct ibv_device **list = ibv_get_device_list(&count);
 
-		CHECK(!list && errno == atoi(argv[2]) && count == 0);
+		CHECK(!ibv_get_device_list(&count) && errno == atoi(argv[2]) && count == 0);
 		return failures != 0;
 	}
 	if (argc == 3 && !strcmp(argv[1], "descriptors")) {
@@ -137,7 +135,9 @@ int main(int argc, char **argv)
 			errno = 0;
 			list = ibv_get_device_list(NULL);
 			if (!list) {
-				CHECK(errno == EMFILE || errno == ENODEV || errno == EPROTO);
+				int why = errno;
+
+				CHECK(why == EMFILE || why == ENODEV || why == EPROTO);
 				refused++;
 			}
 		}

@@ -8,13 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                    \
-	do {                                                                                \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s\n", __LINE__, #condition);                      \
-			exit(1);                                                            \
-		}                                                                           \
-	} while (0)
+#include "check.h"
 
 enum { THREADS = 2, FORKS = 200 };
 
@@ -44,7 +38,7 @@ static int round_of_calls(int lists)
 static void *busy(void *unused)
 {
 	while (!over)
-		CHECK(!round_of_calls(1));
+		NEED(!round_of_calls(1));
 	return unused;
 }
 
@@ -55,22 +49,22 @@ int main(void)
 	int i, status;
 	pid_t child;
 
-	CHECK(list && list[0]);
+	NEED(list && list[0]);
 	context = ibv_open_device(list[0]);
-	CHECK(context);
+	NEED(context);
 	pd = ibv_alloc_pd(context);
-	CHECK(pd);
+	NEED(pd);
 	for (i = 0; i < THREADS; i++)
-		CHECK(!pthread_create(&threads[i], NULL, busy, NULL));
+		NEED(!pthread_create(&threads[i], NULL, busy, NULL));
 	for (i = 0; i < FORKS; i++) {
 		child = fork();
-		CHECK(child >= 0);
+		NEED(child >= 0);
 		if (child == 0) {
 			/* A lock that nobody gives free ends it by this signal. */
 			alarm(10);
 			_exit(round_of_calls(0));
 		}
-		CHECK(waitpid(child, &status, 0) == child);
+		NEED(waitpid(child, &status, 0) == child);
 		if (status) {
 			printf("child %d: status %#x\n", i, status);
 			exit(1);
@@ -78,8 +72,8 @@ int main(void)
 	}
 	over = 1;
 	for (i = 0; i < THREADS; i++)
-		CHECK(!pthread_join(threads[i], NULL));
+		NEED(!pthread_join(threads[i], NULL));
 	ibv_free_device_list(list);
-	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	NEED(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;
 }

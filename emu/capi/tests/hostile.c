@@ -15,19 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int failures;
+#include "check.h"
 
-#define CHECK(condition)                                                                    \
-	do {                                                                                \
-		errno = 0;                                                                  \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-			failures++;                                                         \
-		}                                                                           \
-	} while (0)
 /* Null with this errno; -1 with it; the errno itself. */
 #define NONE(call, error) CHECK((call) == NULL && errno == (error))
-#define MINUS(call, error) CHECK((call) == -1 && errno == (error))
 
 static void *const wild[] = { NULL, (void *)8, (void *)0xdeadbeef000, (void *)-1, (void *)1 };
 #define EACH_WILD(p) for (size_t i_ = 0; i_ < sizeof(wild) / sizeof(*wild); i_++) for (void *p = wild[i_], *o_ = &failures; o_; o_ = NULL)

@@ -9,13 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(condition)                                                                    \
-	do {                                                                                \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s\n", __LINE__, #condition);                      \
-			exit(1);                                                            \
-		}                                                                           \
-	} while (0)
+#include "check.h"
 
 enum { GRH = 40, SLOT = 128, QKEY = 0x1234, MEMBERS = 3 };
 
@@ -46,7 +40,7 @@ static void receive(struct member *m)
 	struct ibv_sge sge = { .addr = (uintptr_t)m->slot, .length = SLOT, .lkey = mr->lkey };
 	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	CHECK(!ibv_post_recv(m->qp, &wr, &bad));
+	NEED(!ibv_post_recv(m->qp, &wr, &bad));
 }
 
 static struct member member(int i, unsigned flags)
@@ -54,14 +48,14 @@ static struct member member(int i, unsigned flags)
 	struct member m = { .cq = ibv_create_cq(context, 16, NULL, NULL, 0), .slot = memory + i * SLOT };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 
-	CHECK(m.cq);
+	NEED(m.cq);
 	m.qp = make(m.cq, IBV_QPT_UD, flags);
-	CHECK(m.qp);
-	CHECK(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	NEED(m.qp);
+	NEED(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
 	attr.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE));
+	NEED(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE));
 	attr.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	NEED(!ibv_modify_qp(m.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
 	receive(&m);
 	return m;
 }
@@ -75,7 +69,7 @@ static void send_to(struct member *m, struct ibv_ah *ah)
 	wr.wr.ud.remote_qpn = 0xffffff;
 	wr.wr.ud.remote_qkey = QKEY;
 	memcpy(memory + MEMBERS * SLOT, "to group", 8);
-	CHECK(!ibv_post_send(m->qp, &wr, &bad));
+	NEED(!ibv_post_send(m->qp, &wr, &bad));
 }
 
 /* Datagrams that arrive until nothing has come for a while. */
@@ -90,12 +84,12 @@ static int arrived(struct member *m, struct member *from, const union ibv_gid *g
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if (ibv_poll_cq(m->cq, 1, &wc) != 1)
 			continue;
-		CHECK(wc.status == IBV_WC_SUCCESS);
+		NEED(wc.status == IBV_WC_SUCCESS);
 		if (wc.opcode != IBV_WC_RECV)
 			continue;
-		CHECK(wc.byte_len == GRH + 8 && wc.wc_flags == IBV_WC_GRH && wc.src_qp == from->qp->qp_num);
-		CHECK(!memcmp(m->slot + GRH, "to group", 8));
-		CHECK(!memcmp(m->slot + 36, group->raw + 12, 4));
+		NEED(wc.byte_len == GRH + 8 && wc.wc_flags == IBV_WC_GRH && wc.src_qp == from->qp->qp_num);
+		NEED(!memcmp(m->slot + GRH, "to group", 8));
+		NEED(!memcmp(m->slot + 36, group->raw + 12, 4));
 		memset(m->slot, 0, SLOT);
 		receive(m);
 		count++;
@@ -116,18 +110,18 @@ int main(void)
 	union ibv_gid many;
 	int i, r;
 
-	CHECK(list && list[0]);
+	NEED(list && list[0]);
 	context = ibv_open_device(list[0]);
 	ibv_free_device_list(list);
-	CHECK(context);
+	NEED(context);
 	pd = ibv_alloc_pd(context);
-	CHECK(pd);
+	NEED(pd);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
-	CHECK(mr);
-	CHECK(!ibv_query_gid(context, 1, 0, &unicast));
-	CHECK(!ibv_query_device(context, &attr));
-	CHECK(attr.max_mcast_grp > 0 && attr.max_mcast_qp_attach > 0);
-	CHECK(attr.max_total_mcast_qp_attach >= attr.max_mcast_qp_attach);
+	NEED(mr);
+	NEED(!ibv_query_gid(context, 1, 0, &unicast));
+	NEED(!ibv_query_device(context, &attr));
+	NEED(attr.max_mcast_grp > 0 && attr.max_mcast_qp_attach > 0);
+	NEED(attr.max_total_mcast_qp_attach >= attr.max_mcast_qp_attach);
 	other.raw[15]++;
 
 	for (i = 0; i < MEMBERS; i++)
@@ -135,60 +129,60 @@ int main(void)
 
 	/* Refused. */
 	connected = make(m[0].cq, IBV_QPT_RC, 0);
-	CHECK(connected);
-	CHECK(ibv_attach_mcast(connected, &group, 0) == EINVAL);
-	CHECK(!make(m[0].cq, IBV_QPT_RC, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && errno == EOPNOTSUPP);
-	CHECK(!make(m[0].cq, IBV_QPT_UD, 1 << 8) && errno == EOPNOTSUPP);
-	CHECK(ibv_attach_mcast(NULL, &group, 0) == EINVAL);
-	CHECK(ibv_attach_mcast(m[0].qp, NULL, 0) == EINVAL);
-	CHECK(ibv_attach_mcast(m[0].qp, (void *)8, 0) == EFAULT);
-	CHECK(ibv_attach_mcast(m[0].qp, &unicast, 0) == EINVAL);
-	CHECK(ibv_detach_mcast(m[0].qp, &group, 0) == EINVAL);
+	NEED(connected);
+	NEED(ibv_attach_mcast(connected, &group, 0) == EINVAL);
+	NEED(!make(m[0].cq, IBV_QPT_RC, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && errno == EOPNOTSUPP);
+	NEED(!make(m[0].cq, IBV_QPT_UD, 1 << 8) && errno == EOPNOTSUPP);
+	NEED(ibv_attach_mcast(NULL, &group, 0) == EINVAL);
+	NEED(ibv_attach_mcast(m[0].qp, NULL, 0) == EINVAL);
+	NEED(ibv_attach_mcast(m[0].qp, (void *)8, 0) == EFAULT);
+	NEED(ibv_attach_mcast(m[0].qp, &unicast, 0) == EINVAL);
+	NEED(ibv_detach_mcast(m[0].qp, &group, 0) == EINVAL);
 
 	/* Each gets one copy, attached twice or not; the first sender none. */
 	for (i = 0; i < MEMBERS; i++)
-		CHECK(!ibv_attach_mcast(m[i].qp, &group, 0xc001));
-	CHECK(!ibv_attach_mcast(m[1].qp, &group, 0xc001));
+		NEED(!ibv_attach_mcast(m[i].qp, &group, 0xc001));
+	NEED(!ibv_attach_mcast(m[1].qp, &group, 0xc001));
 	to.grh.dgid = group;
 	ah = ibv_create_ah(pd, &to);
-	CHECK(ah);
+	NEED(ah);
 	for (i = 0; i < MEMBERS; i++) {
 		send_to(&m[i], ah);
 		for (r = 0; r < MEMBERS; r++)
-			CHECK(arrived(&m[r], &m[i], &group) == !(i == 0 && r == 0));
+			NEED(arrived(&m[r], &m[i], &group) == !(i == 0 && r == 0));
 	}
 
 	/* A member of another group gets nothing. */
-	CHECK(!ibv_detach_mcast(m[1].qp, &group, 0xc001));
-	CHECK(ibv_detach_mcast(m[1].qp, &group, 0xc001) == EINVAL);
-	CHECK(!ibv_attach_mcast(m[1].qp, &other, 0xc001));
+	NEED(!ibv_detach_mcast(m[1].qp, &group, 0xc001));
+	NEED(ibv_detach_mcast(m[1].qp, &group, 0xc001) == EINVAL);
+	NEED(!ibv_attach_mcast(m[1].qp, &other, 0xc001));
 	send_to(&m[0], ah);
-	CHECK(arrived(&m[1], &m[0], &group) == 0);
-	CHECK(arrived(&m[2], &m[0], &group) == 1);
+	NEED(arrived(&m[1], &m[0], &group) == 0);
+	NEED(arrived(&m[2], &m[0], &group) == 1);
 
 	/* As many groups as the device says, and not one more. */
-	CHECK(!ibv_detach_mcast(m[1].qp, &other, 0));
+	NEED(!ibv_detach_mcast(m[1].qp, &other, 0));
 	many = group;
 	many.raw[13]++;
 	for (i = 1; i < attr.max_mcast_grp; i++) {
 		many.raw[15] = i;
-		CHECK(!ibv_attach_mcast(m[1].qp, &many, 0));
+		NEED(!ibv_attach_mcast(m[1].qp, &many, 0));
 	}
 	many.raw[15] = i;
-	CHECK(ibv_attach_mcast(m[1].qp, &many, 0) == ENOMEM);
+	NEED(ibv_attach_mcast(m[1].qp, &many, 0) == ENOMEM);
 	for (i = 1; i < attr.max_mcast_grp; i++) {
 		many.raw[15] = i;
-		CHECK(!ibv_detach_mcast(m[1].qp, &many, 0));
+		NEED(!ibv_detach_mcast(m[1].qp, &many, 0));
 	}
 
 	/* Attached, it cannot be destroyed. */
-	CHECK(ibv_destroy_qp(m[0].qp) == EBUSY);
-	CHECK(!ibv_detach_mcast(m[0].qp, &group, 0xc001));
-	CHECK(!ibv_detach_mcast(m[2].qp, &group, 0xc001));
-	CHECK(!ibv_destroy_ah(ah));
-	CHECK(!ibv_destroy_qp(connected));
+	NEED(ibv_destroy_qp(m[0].qp) == EBUSY);
+	NEED(!ibv_detach_mcast(m[0].qp, &group, 0xc001));
+	NEED(!ibv_detach_mcast(m[2].qp, &group, 0xc001));
+	NEED(!ibv_destroy_ah(ah));
+	NEED(!ibv_destroy_qp(connected));
 	for (i = 0; i < MEMBERS; i++)
-		CHECK(!ibv_destroy_qp(m[i].qp) && !ibv_destroy_cq(m[i].cq));
-	CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
+		NEED(!ibv_destroy_qp(m[i].qp) && !ibv_destroy_cq(m[i].cq));
+	NEED(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;
 }

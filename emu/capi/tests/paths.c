@@ -12,16 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int failures;
+#include "check.h"
 
-#define CHECK(condition)                                                                    \
-	do {                                                                                \
-		errno = 0;                                                                  \
-		if (!(condition)) {                                                         \
-			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-			failures++;                                                         \
-		}                                                                           \
-	} while (0)
 #define FAILS(call, error) CHECK((call) && errno == (error))
 
 #define DEVICE "/sys/class/infiniband/urxe0"

@@ -59,13 +59,13 @@ fn user() -> u32 {
 
 /// Makes the folder if it is not there. /tmp is everyone's, so what is there must prove to be ours.
 fn private(path: PathBuf) -> Result<PathBuf, Error> {
-    match check(&path) {
+    match check(&path, user()) {
         Ok(()) => Ok(path),
         Err(why) => Err(Error::Folder { path, why }),
     }
 }
 
-fn check(path: &Path) -> Result<(), String> {
+fn check(path: &Path, user: u32) -> Result<(), String> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(format!("cannot be made: {e}")),
         _ => {}
@@ -75,7 +75,7 @@ fn check(path: &Path) -> Result<(), String> {
     if !meta.is_dir() {
         return Err("is not a folder".into());
     }
-    if meta.uid() != user() {
+    if meta.uid() != user {
         return Err(format!("belongs to user {}", meta.uid()));
     }
     if meta.mode() & 0o077 != 0 {
@@ -109,6 +109,7 @@ mod tests {
             assert!(matches!(&error, Error::Folder { path: p, .. } if *p == path), "{error}");
             assert_eq!(error.errno(), libc::EACCES);
         }
+        assert!(check(&base.join("new"), user() + 1).unwrap_err().contains("belongs to user"));
         fs::remove_dir_all(base).unwrap();
     }
 

@@ -44,6 +44,10 @@ pub(crate) struct Handle {
     /// Something is in the outbox, or the connection is to end.
     kick: Notify,
     dropped: Cell<Option<&'static str>>,
+    /// It has asked for something that needs the daemon to stay.
+    pub(crate) asked: Cell<bool>,
+    /// The daemon stays for it.
+    pub(crate) needs: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -159,6 +163,8 @@ pub(crate) async fn serve(daemon: Rc<Daemon>, socket: OwnedFd) {
         outbox: RefCell::default(),
         kick: Notify::new(),
         dropped: Cell::new(None),
+        asked: Cell::new(false),
+        needs: Cell::new(false),
     });
     tracing::debug!("{} ({pid}) has come", handle.program);
     daemon.enter(&handle);

@@ -47,7 +47,9 @@ pub(crate) struct Daemon {
     /// For messages of clients, as they are read.
     pub(crate) buffer: RefCell<Vec<u8>>,
     last_id: Cell<u64>,
-    connections: Cell<usize>,
+    /// Clients that need the daemon, and when there last was one. Who only looks does not keep it.
+    needed_by: Cell<usize>,
+    last_needed: Cell<Instant>,
     /// When the connection manager's timer goes off.
     armed: Cell<urxe::time::Instant>,
     /// The timer must go off earlier.
@@ -58,8 +60,8 @@ pub(crate) struct Daemon {
     drained: Notify,
     /// A device has come.
     devices_changed: Notify,
-    /// A connection has ended.
-    ended: Notify,
+    /// A client needs the daemon no more.
+    unneeded: Notify,
 }
 
 /// The tables.
@@ -101,7 +103,7 @@ pub(crate) async fn serve(
     let why = local
         .run_until(async {
             loop {
-                let linger = options.linger.filter(|_| daemon.connections.get() == 0);
+                let end = options.linger.and_then(|linger| daemon.end_of_need(linger));
                 tokio::select! {
                     guard = listener.readable() => match guard {
                         Ok(mut guard) => match daemon.accept(&listener) {
@@ -113,10 +115,14 @@ pub(crate) async fn serve(
                         },
                         Err(e) => break format!("its socket fails: {e}"),
                     },
-                    () = tokio::time::sleep(linger.unwrap_or(LINGER)), if linger.is_some() => {
-                        break "nobody needs it".into();
+                    () = tokio::time::sleep_until(end.unwrap_or_else(Instant::now).into()), if end.is_some() => {
+                        // Somebody may have come meanwhile.
+                        let end = options.linger.and_then(|linger| daemon.end_of_need(linger));
+                        if end.is_some_and(|end| end <= Instant::now()) {
+                            break "nobody needs it".into();
+                        }
                     }
-                    () = daemon.ended.notified() => {}
+                    () = daemon.unneeded.notified() => {}
                     _ = hangup.recv() => break "signal SIGHUP".into(),
                     _ = interrupt.recv() => break "signal SIGINT".into(),
                     _ = terminate.recv() => break "signal SIGTERM".into(),
@@ -157,13 +163,14 @@ impl Daemon {
             state: RefCell::new(state),
             buffer: RefCell::new(vec![0; MAX_MESSAGE]),
             last_id: Cell::new(0),
-            connections: Cell::new(0),
+            needed_by: Cell::new(0),
+            last_needed: Cell::new(Instant::now()),
             armed: Cell::new(urxe::time::Instant::NEVER),
             timer: Notify::new(),
             more: Notify::new(),
             drained: Notify::new(),
             devices_changed: Notify::new(),
-            ended: Notify::new(),
+            unneeded: Notify::new(),
         }
     }
 
@@ -190,13 +197,7 @@ impl Daemon {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(listener.get_ref(), flags) {
                 Ok(socket) => {
-                    let daemon = self.clone();
-                    self.connections.set(self.connections.get() + 1);
-                    spawn_local(async move {
-                        client::serve(daemon.clone(), socket).await;
-                        daemon.connections.set(daemon.connections.get() - 1);
-                        daemon.ended.notify_one();
-                    });
+                    spawn_local(client::serve(self.clone(), socket));
                 }
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
@@ -208,10 +209,32 @@ impl Daemon {
     /// A client has said who it is.
     pub(crate) fn enter(&self, handle: &Rc<Handle>) {
         self.state.borrow_mut().clients.insert(handle.id, handle.clone());
+        self.need(handle, true);
+    }
+
+    /// Whether a client needs the daemon, from now on.
+    fn need(&self, handle: &Handle, needs: bool) {
+        match (handle.needs.replace(needs), needs) {
+            (false, true) => self.needed_by.set(self.needed_by.get() + 1),
+            (true, false) => {
+                self.needed_by.set(self.needed_by.get() - 1);
+                self.unneeded.notify_one();
+            }
+            _ => {}
+        }
+    }
+
+    /// When nobody has needed the daemon for so long; `None` while somebody does.
+    fn end_of_need(&self, linger: Duration) -> Option<Instant> {
+        (self.needed_by.get() == 0).then(|| self.last_needed.get() + linger)
     }
 
     /// A client is gone, and all that it had comes back.
     pub(crate) fn leave(self: &Rc<Self>, handle: &Handle) {
+        if handle.needs.get() {
+            self.last_needed.set(Instant::now());
+            self.need(handle, false);
+        }
         let mut state = self.state.borrow_mut();
         state.clients.remove(&handle.id);
         for device in state.devices.values_mut() {
@@ -232,6 +255,15 @@ impl Daemon {
         request: Request,
         beside: Descriptors,
     ) {
+        match request {
+            // Until it asks for more it only looks.
+            Request::Status => self.need(handle, handle.asked.get()),
+            Request::Report(_) => {}
+            _ => {
+                handle.asked.set(true);
+                self.need(handle, true);
+            }
+        }
         match request {
             Request::Device(spec) => self.device(handle, number, spec, false),
             Request::Lease(spec) => self.device(handle, number, spec, true),

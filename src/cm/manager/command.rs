@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::super::mad::Mad;
 use super::super::message::{IpHeader, Message, Rep, Req, SidrRep, SidrReq, padded, reason, status};
 use super::super::ports::Binding;
 use super::super::types::{
@@ -31,6 +32,17 @@ const NO_LID: u16 = 0xffff;
 /// The default partition.
 const PKEY: u16 = 0xffff;
 const LIMIT_24: u32 = 1 << 24;
+
+/// What is known of a conversation before anybody has answered.
+struct Opening {
+    addresses: Addresses,
+    path: PathFacts,
+    transport: Transport,
+    service_id: u64,
+    transaction: u64,
+    local_id: u32,
+    local_qpn: u32,
+}
 
 fn check(holds: bool) -> Result<(), Refused> {
     if holds { Ok(()) } else { Err(Refused::Invalid) }
@@ -92,7 +104,7 @@ impl Manager {
                 check(private_data.len() <= MAX_SERVICE_REPLY_DATA)?;
                 self.answer_service(now, endpoint, status::SUCCESS, qpn, qkey, ece, &private_data)?;
             }
-            Command::Reject { endpoint, reason, ece: _, private_data } => {
+            Command::Reject { endpoint, reason, private_data } => {
                 self.owned(owner, endpoint)?;
                 check(private_data.len() <= MAX_REJECT_DATA)?;
                 self.reject(now, endpoint, reason, &private_data)?;
@@ -234,26 +246,16 @@ impl Manager {
         })
         .emit(transaction);
 
-        let pause = time_of(RESPONSE_TIMEOUT);
-        let budget = pause * (u64::from(MAX_RETRIES) + 1);
-        let (retry, first) = Retry::new(now, mad, budget);
-        let connection = Box::new(Connection {
-            phase: Phase::ReplyReceived,
+        let opening = Opening {
             addresses,
             path,
             transport,
             service_id,
             transaction,
             local_id,
-            remote_id: 0,
             local_qpn: parameters.qpn,
-            remote_qpn: 0,
-            remote_psn: 0,
-            pause,
-            budget,
-        });
-        self.transmit(connection.transmit(mad));
-        self.put(endpoint, connection, Phase::RequestSent(retry), first);
+        };
+        self.open(now, endpoint, opening, mad, Phase::RequestSent);
         Ok(())
     }
 
@@ -282,6 +284,30 @@ impl Manager {
             private_data: request_data(&header, private_data),
         })
         .emit(transaction);
+        // The service is resolved for whatever QP the program has; nothing on the wire asks for a transport.
+        let opening = Opening {
+            addresses,
+            path,
+            transport: Transport::Rc,
+            service_id,
+            transaction,
+            local_id,
+            local_qpn: 0,
+        };
+        self.open(now, endpoint, opening, mad, Phase::ServiceRequestSent);
+        Ok(())
+    }
+
+    /// Sends the first message of a conversation, and again until it is answered.
+    fn open(
+        &mut self,
+        now: Instant,
+        endpoint: Endpoint,
+        opening: Opening,
+        mad: Mad,
+        sent: impl FnOnce(Retry) -> Phase,
+    ) {
+        let Opening { addresses, path, transport, service_id, transaction, local_id, local_qpn } = opening;
         let pause = time_of(RESPONSE_TIMEOUT);
         let budget = pause * (u64::from(MAX_RETRIES) + 1);
         let (retry, first) = Retry::new(now, mad, budget);
@@ -289,20 +315,19 @@ impl Manager {
             phase: Phase::ReplyReceived,
             addresses,
             path,
-            transport: Transport::Rc,
+            transport,
             service_id,
             transaction,
             local_id,
             remote_id: 0,
-            local_qpn: 0,
+            local_qpn,
             remote_qpn: 0,
             remote_psn: 0,
             pause,
             budget,
         });
         self.transmit(connection.transmit(mad));
-        self.put(endpoint, connection, Phase::ServiceRequestSent(retry), first);
-        Ok(())
+        self.put(endpoint, connection, sent(retry), first);
     }
 
     fn accept(&mut self, now: Instant, endpoint: Endpoint, parameters: &Parameters) -> Result<(), Refused> {

@@ -261,14 +261,9 @@ impl Manager {
             }
             Phase::Timewait => self.tell(endpoint, EventKind::TimewaitExit),
             Phase::ReleaseReceived { .. } | Phase::Answered(_) => {}
-            _ => self.tell(
-                endpoint,
-                EventKind::Rejected {
-                    reason: reason::STALE,
-                    ece: Ece::default(),
-                    private_data: vec![0; 148],
-                },
-            ),
+            _ => {
+                self.tell(endpoint, EventKind::Rejected { reason: reason::STALE, private_data: vec![0; 148] })
+            }
         }
         self.close(endpoint);
         true
@@ -319,8 +314,8 @@ impl Manager {
                 self.enter_timewait(now, endpoint, connection);
             }
             _ => {
-                let (reason, ece, private_data) = (rej.reason, Ece::default(), rej.private_data.to_vec());
-                self.tell(endpoint, EventKind::Rejected { reason, ece, private_data });
+                let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
+                self.tell(endpoint, EventKind::Rejected { reason, private_data });
                 self.close(endpoint);
             }
         }
@@ -540,7 +535,7 @@ impl Manager {
         let (ece, private_data) = (rep.ece, rep.private_data.to_vec());
         let kind = match rep.status {
             status::SUCCESS => EventKind::ServiceResolved { qpn: rep.qpn, qkey: rep.qkey, ece, private_data },
-            status => EventKind::Rejected { reason: status.into(), ece, private_data },
+            status => EventKind::Rejected { reason: status.into(), private_data },
         };
         self.tell(endpoint, kind);
         self.close(endpoint);

@@ -187,6 +187,12 @@ impl RecvSide {
     pub fn rq_psn(&self) -> Psn {
         self.epsn
     }
+    /// Whether packets from this address are its business: a connected queue pair listens to its peer alone, whatever QPN
+    /// and PSN a stranger guesses.
+    pub fn listens_to(&self, from: IpAddr) -> bool {
+        let peer = self.accept.as_ref().and_then(|a| a.path.as_ref());
+        peer.is_none_or(|path| path.dst.ip() == from)
+    }
     /// What peers may do, once connected.
     pub fn acceptance(&self) -> Option<&Acceptance> {
         self.accept.as_ref()

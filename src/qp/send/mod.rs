@@ -6,6 +6,7 @@ mod requester;
 mod unacknowledged;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::gate::Gate;
@@ -232,6 +233,11 @@ impl SendSide {
     /// The present state.
     pub fn state(&self) -> QpState {
         self.state
+    }
+    /// Whether responses from this address are its business: those of its peer alone.
+    pub fn listens_to(&self, from: IpAddr) -> bool {
+        let peer = self.conn.as_ref().and_then(|c| c.path.as_ref());
+        peer.is_some_and(|path| path.dst.ip() == from)
     }
     /// The connection, once there is one.
     pub fn connection(&self) -> Option<&Connection> {

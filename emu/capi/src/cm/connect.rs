@@ -288,13 +288,13 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: u
     let id = &object.private.id;
     let _call = id.calls.lock();
     id.expect(&[Phase::Requested, Phase::Responded, Phase::Failed])?;
-    let (endpoint, ece) = {
+    let endpoint = {
         let mut state = id.state.lock();
         state.phase = Phase::Failed;
-        (state.endpoint.ok_or(INVALID)?, state.local_ece)
+        state.endpoint.ok_or(INVALID)?
     };
     let reason = if id.is_datagram() { SIDR_REJECT } else { reason };
-    daemon::command(Command::Reject { endpoint, reason, ece, private_data })?;
+    daemon::command(Command::Reject { endpoint, reason, private_data })?;
     Ok(0)
 }
 
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     minus_one(|| unsafe { reject(id, data, length, CONSUMER) })
 }
 
-/// `rdma_reject_ece` of rdma_cma.h
+/// `rdma_reject_ece` of rdma_cma.h: a refusal with the reason that the options do not suit. It carries none itself.
 ///
 /// # Safety
 /// The pointers are what the program passed.

@@ -144,17 +144,16 @@ fn advance(id: &Arc<Id>, kind: EventKind) -> Option<Kind> {
         }
         (
             Phase::Connecting | Phase::Responded | Phase::Accepting,
-            EventKind::Rejected { reason, ece, private_data },
+            EventKind::Rejected { reason, private_data },
         ) => {
             state.phase = Phase::Failed;
-            state.remote_ece = ece;
             Some(match id.is_datagram() {
                 true => Kind::Unreachable { status: reason.into(), private_data },
                 false => Kind::Rejected { reason, private_data },
             })
         }
         // The queue pair was ready before the peer changed its mind.
-        (Phase::Connected, EventKind::Rejected { reason, private_data, .. }) => {
+        (Phase::Connected, EventKind::Rejected { reason, private_data }) => {
             state.phase = Phase::Disconnected;
             Some(Kind::Rejected { reason, private_data })
         }

@@ -10,11 +10,13 @@ use std::fs::{self, DirBuilder};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
+
+use urxe_control::place::runtime_folder;
 
 use super::facts::{CM_NUMBER, Facts, verbs_number};
 
@@ -81,7 +83,9 @@ fn current() -> Option<&'static Tree> {
 
 /// Makes the tree of some facts, or finds it made.
 fn make(facts: &[Facts]) -> Option<Tree> {
-    let result = private_folder().and_then(|folder| make_in(&folder, facts));
+    // Without symbolic links, so that what realpath(3) says of a file in it is known again.
+    let folder = runtime_folder().map_err(io::Error::other).and_then(|folder| folder.canonicalize());
+    let result = folder.and_then(|folder| make_in(&folder, facts));
     match result {
         Ok(path) => {
             let root = CString::new(path.as_os_str().as_bytes()).ok()?;
@@ -95,34 +99,6 @@ fn make(facts: &[Facts]) -> Option<Tree> {
             None
         }
     }
-}
-
-/// A folder that only this user can write to: in `$XDG_RUNTIME_DIR`, else in the temporary folder.
-pub(crate) fn private_folder() -> io::Result<PathBuf> {
-    // SAFETY: geteuid cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    if let Some(runtime) = runtime
-        && runtime.is_absolute()
-        && let Ok(folder) = own_folder(&runtime.join("urxe"), user)
-    {
-        return Ok(folder);
-    }
-    own_folder(Path::new(&format!("/tmp/urxe-{user}")), user)
-}
-
-/// Makes the folder if needed and refuses one that another user could have prepared.
-fn own_folder(folder: &Path, user: u32) -> io::Result<PathBuf> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let metadata = fs::symlink_metadata(folder)?;
-    if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
-        let text = format!("{} is not a folder of this user alone", folder.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-    }
-    folder.canonicalize()
 }
 
 pub(crate) fn make_in(folder: &Path, facts: &[Facts]) -> io::Result<PathBuf> {

@@ -121,20 +121,3 @@ fn old_trees_go_and_their_number_is_bounded() {
     let count = fs::read_dir(&folder.0).expect("readable").count();
     assert_eq!(count, LIMIT + 1, "the limit, and what is not a tree");
 }
-
-#[test]
-fn a_folder_that_others_can_write_to_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new("private");
-    // SAFETY: cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let inside = folder.0.join("urxe");
-    own_folder(&inside, user).expect("it is made");
-    assert_eq!(fs::metadata(&inside).expect("made").mode() & 0o777, 0o700);
-    fs::set_permissions(&inside, fs::Permissions::from_mode(0o770)).expect("ours");
-    assert!(own_folder(&inside, user).is_err());
-    let link = folder.0.join("link");
-    symlink("/tmp", &link).expect("writable");
-    assert!(own_folder(&link, user).is_err());
-    assert!(own_folder(&folder.0, user + 1).is_err());
-}

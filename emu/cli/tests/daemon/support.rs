@@ -61,6 +61,13 @@ impl Fabric {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Looks at the daemon, if there is one, as `urxe stat --watch` does again and again.
+    pub(crate) fn looked_at(&self) {
+        if let Ok(Some(connection)) = Launch::new(self.name()).unwrap().find() {
+            let _ = connection.ask(&Request::Status, &[], |_| ());
+        }
+    }
+
     /// What `urxe stat` gets.
     pub(crate) fn status(&self) -> (DaemonStatus, Vec<ProcessStatus>, u32) {
         let connection = Launch::new(self.name()).unwrap().find().unwrap().expect("a daemon runs");
