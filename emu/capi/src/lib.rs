@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
-#[allow(missing_docs)]
-pub mod abi;
+use urxe_abi as abi;
+
 pub mod boundary;
 pub mod cm;
 pub mod fork;

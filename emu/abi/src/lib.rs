@@ -5,7 +5,8 @@
 //! one of its values is negative): a program may pass any value, and a Rust enum would make that undefined.
 //! `tests/layout.rs` compares every size and offset with the installed headers.
 
-#![allow(non_camel_case_types, non_snake_case)]
+// The manual pages document what is named here.
+#![allow(missing_docs, non_camel_case_types, non_snake_case)]
 
 /// What the layout test compares with C: a type's C name, its size and the offsets of its fields.
 pub struct Layout {
@@ -23,7 +24,7 @@ macro_rules! c_types {
             pub $kind $name { $(pub $field: $type),* }
         )*
         /// The types of this module, for the layout test.
-        pub const LAYOUTS: &[$crate::abi::Layout] = &[$($crate::abi::Layout {
+        pub const LAYOUTS: &[$crate::Layout] = &[$($crate::Layout {
             name: concat!(stringify!($kind), " ", stringify!($name)),
             size: size_of::<$name>(),
             fields: &[$((c_types!(@path $field $($path)?), core::mem::offset_of!($name, $field))),*],

@@ -1,0 +1,1 @@
+//! Pairs of workers, here or on two machines.

@@ -1,0 +1,1 @@
+//! Published results, to compare with.

@@ -1,0 +1,1 @@
+//! Summaries of samples, and comparisons of them.

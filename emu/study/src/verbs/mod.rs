@@ -1,0 +1,1 @@
+//! A thin client of the public verbs ABI.

@@ -1,0 +1,1 @@
+//! Workloads, and the worker that runs them.
