@@ -9,8 +9,11 @@ mod pairs;
 mod shape;
 
 pub use facts::{facts, facts_in};
+pub(crate) use file::write_whole;
 pub use file::{LoadError, SaveError};
+pub(crate) use pairs::serialize as serialize_pairs;
 pub use shape::Malformed;
+pub(crate) use shape::{distinct, place};
 
 use serde::{Deserialize, Serialize};
 

@@ -30,3 +30,26 @@ pub(crate) fn cell(at: &[(&str, &str)], metrics: Vec<Metric>) -> Cell {
 pub(crate) fn metric(name: &str, unit: &str, better: Better, samples: &[f64]) -> Metric {
     Metric { name: name.into(), unit: unit.into(), better, samples: samples.into() }
 }
+
+/// Numbers that are the same in every run: splitmix64.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Above 0, at most 1.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((bits ^ (bits >> 31)) >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Mean 0, standard deviation 1: Box and Muller.
+    pub(crate) fn normal(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
