@@ -1,6 +1,8 @@
 //! Made-up results.
 #![allow(dead_code, reason = "no test uses all of them")]
 
+pub(crate) mod samples;
+
 use urxe_study::record::{Better, Cell, Ended, FORMAT, Metric, Record};
 
 /// A complete record of these cells.
