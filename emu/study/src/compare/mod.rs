@@ -1,10 +1,12 @@
 //! The comparison of two results of a study.
 
 mod command;
+mod contrast;
 mod fail_if;
 mod show;
 
 pub use command::{Args, Outcome, compare_files};
+pub use contrast::{Contrast, contrast, contrast_table};
 pub use fail_if::FailIf;
 
 use serde::Serialize;

@@ -67,7 +67,7 @@ impl Row {
     }
 }
 
-fn tone(verdict: Verdict) -> Tone {
+pub(super) fn tone(verdict: Verdict) -> Tone {
     match verdict {
         Verdict::Better => Tone::Good,
         Verdict::Worse => Tone::Bad,

@@ -381,11 +381,11 @@ fn published(series: &Series) -> Curve {
     }
 }
 
-/// The values of the parameters; a number alone says nothing, so its name follows: `inline, 8 queue pairs`.
+/// The values of the parameters; a number alone says nothing, so its name goes before: `inline, queue pairs=8`.
 fn curve_name(cell: &Cell, names: &[String], metric: &str) -> String {
     let part = |name: &String| {
         let value = cell.value(name)?;
-        Some(if number_of(value).is_some() { format!("{value} {name}") } else { value.to_string() })
+        Some(if number_of(value).is_some() { format!("{name}={value}") } else { value.to_string() })
     };
     let parts: Vec<String> = names.iter().filter_map(part).collect();
     if parts.is_empty() { metric.into() } else { parts.join(", ") }

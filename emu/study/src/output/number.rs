@@ -28,6 +28,11 @@ pub fn percent(value: f64) -> String {
     format!("{value:+.1} %")
 }
 
+/// A share of a whole with one decimal: `1.5 %`.
+pub fn percent_of(part: f64, whole: f64) -> String {
+    format!("{:.1} %", 100.0 * part / whole.abs())
+}
+
 /// Sizes that are a multiple of a binary unit in that unit: `512`, `64 Ki`, `4 Mi`.
 pub fn binary(value: f64) -> String {
     for (unit, size) in [(" Gi", 30), (" Mi", 20), (" Ki", 10)] {

@@ -9,7 +9,6 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use thiserror::Error;
 
 use super::chart::{Chart, Figure, Origin};
-use super::number::number;
 use super::table::{self, Layout, Side, Table};
 use super::{plot, save_csv};
 use crate::record::{Ended, Record, SaveError, place, write_whole};
@@ -57,6 +56,11 @@ impl Page {
             layout: Layout::Uncertain,
         }
     }
+
+    /// The tables, for the terminal as well as for the page.
+    pub fn tables(&self, record: &Record) -> Vec<Table> {
+        table::tables(record, self.layout, &self.figures)
+    }
 }
 
 /// Makes the folder of a report unless it is there, and finds out whether files can be written there; to be called before
@@ -98,7 +102,7 @@ pub fn to_html(record: &Record, page: &Page) -> String {
                 (findings(page))
                 (figures(record, page))
                 h2 { "Results" }
-                @for table in table::tables(record, page.layout) { (html_table(&table)) }
+                @for table in page.tables(record) { (html_table(&table)) }
                 (noise_section(record))
                 (repeat(record))
                 h2 { "Configuration" }
@@ -135,7 +139,10 @@ fn figures(record: &Record, page: &Page) -> Markup {
         @for figure in &page.figures {
             h3 { (figure.title) }
             @match figure.chart(record).map_err(|e| e.to_string()).and_then(|chart| Ok((plot::svg(&chart)?, chart))) {
-                Ok((svg, chart)) => (drawn(&svg, &chart)),
+                Ok((svg, chart)) => {
+                    (drawn(&svg, &chart))
+                    @if page.layout != Layout::Figures { (as_numbers(&chart)) }
+                },
                 Err(why) => p.note { "No figure: " (why) "." },
             }
         }
@@ -153,8 +160,11 @@ fn drawn(svg: &str, chart: &Chart) -> Markup {
             (PreEscaped(svg))
             @if !sources.is_empty() { figcaption { "Published: " (sources.join("; ")) "." } }
         }
-        details { summary { "The figures as numbers" } (html_table(&table::of_chart(chart))) }
     }
+}
+
+fn as_numbers(chart: &Chart) -> Markup {
+    html! { details { summary { "As numbers" } (html_table(&table::of_chart(chart))) } }
 }
 
 fn html_table(table: &Table) -> Markup {
@@ -193,8 +203,8 @@ fn noise_section(record: &Record) -> Markup {
                             tr {
                                 td { (noise.metric) }
                                 td.right { (noise.cells) }
-                                td.right { (number(noise.median_percent)) }
-                                td.right { (number(noise.max_percent)) }
+                                td.right { (format!("{:.1} %", noise.median_percent)) }
+                                td.right { (format!("{:.1} %", noise.max_percent)) }
                                 td { (place(&noise.noisiest)) }
                             }
                         }

@@ -1,6 +1,6 @@
 //! Tables of a record, before they are drawn on a terminal or a page.
 
-use super::chart::{Chart, Curve};
+use super::chart::{Chart, Curve, Figure, Origin, Point};
 use super::number::{number, with_error};
 use crate::record::{Cell, Metric, Record};
 use crate::stats::{Summary, noise};
@@ -63,6 +63,8 @@ pub enum Layout {
     Uncertain,
     /// Columns named and rounded as perftest does; medians.
     Perftest,
+    /// A table for each figure: a row for each x, a column for each curve, as OSU's benchmarks have it.
+    Figures,
 }
 
 /// What is said below tables with the sign ±.
@@ -87,15 +89,20 @@ impl Row {
     }
 }
 
-/// The cells of a record: a table for all cells with the same metrics. Parameters that do not differ within a table are in
-/// its caption.
-pub fn tables(record: &Record, layout: Layout) -> Vec<Table> {
-    let mut tables: Vec<Table> = groups(record).iter().map(|cells| table(cells, layout)).collect();
+/// The results of a record. [`Layout::Uncertain`] and [`Layout::Perftest`] have a table for all cells with the same metrics;
+/// parameters that do not differ within it are in its caption. `figures` are for [`Layout::Figures`].
+pub fn tables(record: &Record, layout: Layout, figures: &[Figure]) -> Vec<Table> {
+    let cells = |heading| groups(record).iter().map(|cells| table(cells, heading)).collect();
+    let (mut tables, notes): (Vec<Table>, _) = match layout {
+        Layout::Uncertain => (cells(Heading::Plain), vec![ERROR_NOTE.into()]),
+        Layout::Perftest => (cells(Heading::Perftest), noise_notes(record)),
+        Layout::Figures => {
+            let charts = figures.iter().filter_map(|figure| figure.chart(record).ok());
+            (charts.map(|chart| of_chart(&chart)).collect(), vec![ERROR_NOTE.into()])
+        }
+    };
     if let Some(last) = tables.last_mut() {
-        last.notes = match layout {
-            Layout::Uncertain => vec![ERROR_NOTE.into()],
-            Layout::Perftest => noise_notes(record),
-        };
+        last.notes = notes;
     }
     tables
 }
@@ -106,14 +113,19 @@ pub fn of_chart(chart: &Chart) -> Table {
     columns.extend(chart.curves.iter().map(|curve| Column::right(curve.title())));
     let value = |curve: &Curve, place: &str| {
         let point = curve.points.iter().find(|point| point.place == place);
-        point.map_or(String::new(), |point| with_error(point.value, point.error()))
+        let text = |point: &Point| match curve.origin {
+            Origin::Measured => with_error(point.value, point.error()),
+            // As it was published.
+            Origin::Published(_) => point.value.to_string(),
+        };
+        point.map(text).unwrap_or_default()
     };
     let row = |place: &String| {
         let values = chart.curves.iter().map(|curve| value(curve, place));
         Row::plain(std::iter::once(place.clone()).chain(values).collect())
     };
     let caption = format!("{}, {}", chart.title, chart.y.label);
-    Table { caption, columns, rows: chart.places.iter().map(row).collect(), notes: vec![ERROR_NOTE.into()] }
+    Table { caption, columns, rows: chart.places.iter().map(row).collect(), notes: Vec::new() }
 }
 
 /// Cells with the same metrics, in the order in which the first of each appears.
@@ -132,19 +144,19 @@ pub(super) fn groups(record: &Record) -> Vec<Vec<&Cell>> {
 }
 
 /// Of cells with the same metrics, at least one.
-fn table(cells: &[&Cell], layout: Layout) -> Table {
+fn table(cells: &[&Cell], heading: Heading) -> Table {
     let first = cells[0];
     let varies = |name: &str| cells.iter().any(|cell| cell.value(name) != first.value(name));
     let (varying, constant): (Vec<_>, Vec<_>) = first.at.iter().cloned().partition(|(name, _)| varies(name));
     let parameter = |name: &String| match numeric(cells, name) {
-        true => Column::right(layout.parameter_title(name)),
-        false => Column::left(layout.parameter_title(name)),
+        true => Column::right(heading.parameter_title(name)),
+        false => Column::left(heading.parameter_title(name)),
     };
     let mut columns: Vec<Column> = varying.iter().map(|(name, _)| parameter(name)).collect();
-    columns.extend(first.metrics.iter().map(|metric| Column::right(layout.metric_title(metric))));
+    columns.extend(first.metrics.iter().map(|metric| Column::right(heading.metric_title(metric))));
     let row = |cell: &&Cell| {
         let parameters = varying.iter().map(|(name, _)| cell.value(name).unwrap_or_default().to_string());
-        Row::plain(parameters.chain(cell.metrics.iter().map(|metric| layout.value(metric))).collect())
+        Row::plain(parameters.chain(cell.metrics.iter().map(|metric| heading.value(metric))).collect())
     };
     let caption = crate::record::place(&constant);
     Table { caption, columns, rows: cells.iter().map(row).collect(), notes: Vec::new() }
@@ -157,7 +169,7 @@ fn numeric(cells: &[&Cell], parameter: &str) -> bool {
 /// How sure medians without an error are.
 fn noise_notes(record: &Record) -> Vec<String> {
     let all = noise(record);
-    let share = |n: &crate::stats::Noise| format!("{} {}", n.metric, percent_of(n.median_percent));
+    let share = |n: &crate::stats::Noise| format!("{} {:.1} %", n.metric, n.median_percent);
     if all.is_empty() {
         return vec!["Of one repetition, so nothing is known of the noise.".into()];
     }
@@ -165,11 +177,14 @@ fn noise_notes(record: &Record) -> Vec<String> {
     vec![format!("Medians of the repetitions. Standard deviation between them: {shares}.")]
 }
 
-fn percent_of(value: f64) -> String {
-    format!("{value:.1} %")
+/// How columns are named and values rounded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heading {
+    Plain,
+    Perftest,
 }
 
-impl Layout {
+impl Heading {
     fn parameter_title(self, name: &str) -> String {
         match (self, name) {
             (Self::Perftest, "bytes" | "iterations") => format!("#{name}"),
@@ -178,7 +193,7 @@ impl Layout {
     }
 
     fn metric_title(self, metric: &Metric) -> String {
-        if self == Self::Uncertain {
+        if self == Self::Plain {
             return format!("{} [{}]", metric.name, metric.unit);
         }
         let unit = match metric.unit.as_str() {
@@ -195,7 +210,7 @@ impl Layout {
     fn value(self, metric: &Metric) -> String {
         let Some(summary) = Summary::of(&metric.samples) else { return String::new() };
         match (self, metric.unit.as_str()) {
-            (Self::Uncertain, _) => with_error(summary.median, summary.median_error()),
+            (Self::Plain, _) => with_error(summary.median, summary.median_error()),
             (Self::Perftest, "MB/s" | "us") => format!("{:.2}", summary.median),
             (Self::Perftest, "Mpps" | "Mops/s") => format!("{:.6}", summary.median),
             (Self::Perftest, _) => number(summary.median),

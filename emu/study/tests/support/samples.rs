@@ -44,7 +44,7 @@ pub(crate) fn sizes() -> (Record, Page) {
             "At 1 MiB READ reaches 3.6 GB/s, pipelining 1.6 GB/s.".into(),
         ],
         figures: vec![figure],
-        layout: Layout::Uncertain,
+        layout: Layout::Figures,
     };
     (record, page)
 }

@@ -15,15 +15,21 @@ use axis::Ruler;
 use style::{GRID, INK, colour, marker};
 
 /// Width of a plot, in pixels.
-const WIDTH: u32 = 760;
+const WIDTH: u32 = 900;
 /// Height without the legend.
-const HEIGHT: u32 = 400;
+const HEIGHT: u32 = 420;
 /// Height of a line of the legend.
 const LEGEND_LINE: u32 = 22;
+/// Where the plane and the legend begin.
+const LEFT: u32 = 84;
 /// Room on a line of the legend before the text of an entry.
 const LEGEND_SAMPLE: i32 = 46;
 /// Width of a character of the legend, about.
-const CHARACTER: usize = 7;
+const CHARACTER: usize = 8;
+/// Size of labels. The backend takes it for a height, of which the letters have four fifths.
+const LABEL: u32 = 17;
+/// Size of the axes' titles.
+const TITLE: u32 = 18;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Ruler, Ruler>>;
@@ -38,7 +44,9 @@ pub fn svg(chart: &Chart) -> Result<String, String> {
         let failed = |error: &dyn Display| format!("'{}' cannot be drawn: {error}", chart.title);
         let (plot, below) = root.split_vertically(HEIGHT);
         draw_plane(chart, &plot).map_err(|error| failed(&error))?;
-        legend.draw(&below).map_err(|error| failed(&error))?;
+        if !legend.is_empty() {
+            legend.draw(&below).map_err(|error| failed(&error))?;
+        }
         root.present().map_err(|error| failed(&error))?;
     }
     Ok(style::with_variables(&text, &chart.title))
@@ -49,16 +57,16 @@ fn draw_plane(chart: &Chart, area: &Area<'_>) -> Drawn {
     let mut plane = ChartBuilder::on(area)
         .margin(8)
         .margin_right(24)
-        .x_label_area_size(52)
-        .y_label_area_size(76)
+        .x_label_area_size(56)
+        .y_label_area_size(LEFT - 8)
         .build_cartesian_2d(x.clone(), y.clone())?;
     plane
         .configure_mesh()
         .axis_style(INK)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
-        .label_style(text_style(13))
-        .axis_desc_style(text_style(14))
+        .label_style(text_style(LABEL))
+        .axis_desc_style(text_style(TITLE))
         .x_desc(&chart.x.label)
         .y_desc(&chart.y.label)
         .draw()?;
@@ -106,10 +114,13 @@ fn draw_line(curve: &Curve, number: usize, plane: &mut Plane<'_, '_>) -> Drawn {
     Ok(())
 }
 
+/// A line from end to end of the interval, with a bar across each.
 fn draw_error(point: &Point, at: f64, colour: RGBColor, plane: &mut Plane<'_, '_>) -> Drawn {
     if let Some((low, high)) = point.interval {
-        let bar = ErrorBar::new_vertical(at, low, point.value, high, colour.stroke_width(1), 8);
-        plane.draw_series(std::iter::once(bar))?;
+        let style = colour.stroke_width(1);
+        plane.draw_series([PathElement::new([(at, low), (at, high)], style)])?;
+        let across = |end| EmptyElement::at((at, end)) + PathElement::new([(-4, 0), (4, 0)], style);
+        plane.draw_series([across(low), across(high)])?;
     }
     Ok(())
 }
@@ -135,17 +146,19 @@ fn draw_bars(curve: &Curve, slot: Slot, number: usize, plane: &mut Plane<'_, '_>
     for point in &curve.points {
         let (left, right) = slot.around(point.at);
         let corners = [(left, base), (right, point.value)];
-        let filling = match curve.origin {
-            Origin::Measured => colour.mix(0.8),
-            Origin::Published(_) => colour.mix(0.25),
-        };
         plane.draw_series([
-            Rectangle::new(corners, filling.filled()),
+            Rectangle::new(corners, filling(curve, number)),
             Rectangle::new(corners, colour.stroke_width(1)),
         ])?;
         draw_error(point, f64::midpoint(left, right), INK, plane)?;
     }
     Ok(())
+}
+
+/// Pale enough that errors are seen on bars.
+fn filling(curve: &Curve, number: usize) -> ShapeStyle {
+    let opacity = if curve.origin == Origin::Measured { 0.65 } else { 0.2 };
+    colour(number).mix(opacity).filled()
 }
 
 fn draw_marks(chart: &Chart, plane: &mut Plane<'_, '_>, x: &Ruler, y: &Ruler) -> Drawn {
@@ -155,7 +168,7 @@ fn draw_marks(chart: &Chart, plane: &mut Plane<'_, '_>, x: &Ruler, y: &Ruler) ->
         plane.draw_series(DashedLineSeries::new(line, 2, 3, INK.stroke_width(1)))?;
         // To the side where there is room.
         let (side, shift) = if x.is_low(*at) { (HPos::Left, 6) } else { (HPos::Right, -6) };
-        let style = text_style(13).pos(Pos::new(side, VPos::Top));
+        let style = text_style(LABEL).pos(Pos::new(side, VPos::Top));
         let text = EmptyElement::at((*at, top)) + Text::new(label.clone(), (shift, 4), style);
         plane.draw_series(std::iter::once(text))?;
     }
@@ -173,23 +186,31 @@ impl<'a> Legend<'a> {
     fn of(chart: &'a Chart) -> Self {
         let longest = chart.curves.iter().map(|curve| curve.title().chars().count()).max().unwrap_or(0);
         let width = LEGEND_SAMPLE as usize + 16 + longest * CHARACTER;
-        Self { chart, columns: ((WIDTH - 76) as usize / width).clamp(1, 4) }
+        Self { chart, columns: ((WIDTH - LEFT) as usize / width).clamp(1, 4) }
+    }
+
+    /// A single curve needs no name beside the title.
+    fn is_empty(&self) -> bool {
+        self.chart.curves.len() == 1
     }
 
     fn height(&self) -> u32 {
+        if self.is_empty() {
+            return 0;
+        }
         self.chart.curves.len().div_ceil(self.columns) as u32 * LEGEND_LINE + 8
     }
 
     fn draw(&self, area: &Area<'_>) -> Drawn {
-        let column = (WIDTH as i32 - 76) / self.columns as i32;
+        let column = (WIDTH - LEFT) as i32 / self.columns as i32;
         let colours = colours(self.chart);
         for (index, curve) in self.chart.curves.iter().enumerate() {
             let at = (
-                76 + (index % self.columns) as i32 * column,
+                LEFT as i32 + (index % self.columns) as i32 * column,
                 (index / self.columns) as i32 * LEGEND_LINE as i32 + LEGEND_LINE as i32 / 2,
             );
             self.draw_sample(curve, colours[index], at, area)?;
-            let style = text_style(13).pos(Pos::new(HPos::Left, VPos::Center));
+            let style = text_style(LABEL).pos(Pos::new(HPos::Left, VPos::Center));
             area.draw(&Text::new(curve.title(), (at.0 + LEGEND_SAMPLE, at.1), style))?;
         }
         Ok(())
@@ -201,7 +222,7 @@ impl<'a> Legend<'a> {
         let published = curve.origin != Origin::Measured;
         if self.chart.shape == Shape::Bars {
             let corners = [(at.0 + 16, at.1 - 6), (end.0, at.1 + 6)];
-            area.draw(&Rectangle::new(corners, colour.mix(if published { 0.25 } else { 0.8 }).filled()))?;
+            area.draw(&Rectangle::new(corners, filling(curve, number)))?;
             area.draw(&Rectangle::new(corners, colour.stroke_width(1)))?;
             return Ok(());
         }
