@@ -99,10 +99,12 @@ impl Core {
 
     /// Receives into buffers. Returns how many datagrams came.
     pub(super) fn fill(&self, batch: &mut RxBatch) -> usize {
-        self.link.recv(batch).unwrap_or_else(|e| {
+        let count = self.link.recv(batch).unwrap_or_else(|e| {
             tracing::debug!(error = %e, "receiving failed");
             0
-        })
+        });
+        self.keep_awake();
+        count
     }
 
     /// Notes how much has come, and now and then how much waits.
@@ -433,6 +435,7 @@ impl Core {
         mem::guard::ready_thread();
         let now = self.clock.now();
         self.attention.program_polls(now);
+        self.release(now);
         let Some(mut rx) = self.receiver.try_lock() else { return };
         if now < rx.quiet_until {
             return;
@@ -462,6 +465,7 @@ impl Core {
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
+            self.release(now);
             if hold && now < rx.quiet_until {
                 return Ran::Something;
             }

@@ -2,6 +2,7 @@
 
 use urxe::ids::Mtu;
 use urxe::io::impair::Impairments;
+use urxe::time::Latency;
 use urxe::verbs::SendOp;
 
 use crate::harness::{EndInit, MS, SECOND, Wiring, World, good, pair, perfect};
@@ -12,7 +13,7 @@ fn transfer(
     one_way: u64,
     op: impl Fn(u64, &crate::harness::End, &crate::harness::End),
 ) -> (f64, f64) {
-    let slow = Impairments { rate: Some(rate), delay_ns: (one_way, one_way), ..perfect() };
+    let slow = Impairments { rate: Some(rate), delay: Latency::Fixed(one_way), ..perfect() };
     let mut world = World::new(1, slow, 2);
     let init = EndInit { bytes: 1 << 20, ..Default::default() };
     let (a, b) = pair(&world, &init, &Wiring { mtu: Mtu::B4096, ..Default::default() });

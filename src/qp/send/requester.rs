@@ -19,7 +19,9 @@ use crate::wire::{
 const READ_CHUNK: u32 = 128 * 1024;
 /// Outstanding PSNs are bounded far below half of the space, so that old and new stay apart.
 const MAX_OUTSTANDING: i32 = 1 << 21;
-/// How long after a packet the tail is probed, at least.
+/// How long after a packet the tail is probed, at least: one packet too many is cheap.
+const TAIL_PROBE_FLOOR: u64 = 500_000;
+/// The same if that was not answered, and everything is sent again: the peer may be waiting for a CPU.
 const PROBE_FLOOR: u64 = 4_000_000;
 /// The same, at most.
 const PROBE_CEILING: u64 = 1_000_000_000;
@@ -463,7 +465,8 @@ impl SendSide {
     /// long way, and as long as packets are sent again before they are answered, its length cannot be measured.
     pub(super) fn probe_interval(&self) -> u64 {
         let patience = self.conn.as_ref().and_then(|c| c.window.patience());
-        patience.map_or(FIRST_PROBE, |ns| ns.clamp(PROBE_FLOOR, PROBE_CEILING)) << self.backoff.min(6)
+        let floor = if self.timers.probes == 0 { TAIL_PROBE_FLOOR } else { PROBE_FLOOR };
+        patience.map_or(FIRST_PROBE, |ns| ns.clamp(floor, PROBE_CEILING)) << self.backoff.min(6)
     }
 
     /// A page that was waited for is present, or will never be. Afterwards [`poll_transmit`](Self::poll_transmit) goes on.
