@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use urxe_study::record::{Better, Ended, Record, facts, facts_in};
 
 mod support;
-use support::{latency, record};
+use support::{cell, latency, metric, record};
 
 /// Written once by format 1 and never again: it has to stay readable.
 const FORMAT_1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/format-1.json");
@@ -61,6 +61,21 @@ fn what_is_saved_is_what_is_loaded() {
     assert_eq!(Record::load(&path).unwrap(), saved);
     // Nothing else is left in the folder.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_record_grows_by_samples_of_repetitions_that_take_turns() {
+    let mut record = Record::begin("made-up", vec!["urxe".into()], "urxe".into(), vec![]);
+    assert_eq!(record.ended, Ended::Interrupted);
+    for value in [1.0, 2.0] {
+        for bytes in ["8", "16"] {
+            record.cell(&[pair("bytes", bytes)]).add("rate", "Mops/s", Better::More, value);
+        }
+    }
+    let expected = ["8", "16"]
+        .map(|bytes| cell(&[("bytes", bytes)], vec![metric("rate", "Mops/s", Better::More, &[1.0, 2.0])]));
+    assert_eq!(record.cells, expected);
+    assert_eq!(record.check(), Ok(()));
 }
 
 #[test]

@@ -66,9 +66,10 @@ fn latencies_are_summed_up_as_perftest_does() {
     let mut histogram = Histogram::<u64>::new(3).unwrap();
     (1..=1000).for_each(|ns| histogram.record(ns).unwrap());
     let latency = Latency::of(&histogram).unwrap();
+    assert_eq!(latency.count, 1000);
     assert_eq!((latency.min, latency.max, latency.typical), (0.001, 1.0, 0.5));
-    assert_eq!((latency.average, latency.p99, latency.p99_9), (0.5005, 0.99, 0.999));
-    close(latency.stddev, 0.288675, 5e-7);
+    assert_eq!((latency.average, latency.p99, latency.p999), (0.5005, 0.99, 0.999));
+    close(latency.deviation, 0.288675, 5e-7);
     assert_eq!(latency.values()[2], latency.typical);
     assert_eq!(Latency::of(&Histogram::<u64>::new(3).unwrap()), None);
 }

@@ -1,8 +1,11 @@
-//! What a well-formed record looks like, and how to find one's way in it.
+//! What a well-formed record looks like, how it grows, and how to find one's way in it.
+
+use std::time::UNIX_EPOCH;
 
 use thiserror::Error;
 
-use super::{Cell, Metric, Record};
+use super::{Better, Cell, Ended, FORMAT, Metric, Record, facts};
+use crate::stats::Latency;
 
 /// Why a record cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -33,6 +36,31 @@ pub enum Malformed {
 }
 
 impl Record {
+    /// A record without cells that begins now on this machine. It counts as interrupted until its study says otherwise.
+    pub fn begin(study: &str, command: Vec<String>, device: String, settings: Vec<(String, String)>) -> Self {
+        let started = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+        Self {
+            format: FORMAT,
+            study: study.into(),
+            command,
+            started,
+            ended: Ended::Interrupted,
+            device,
+            settings,
+            facts: facts(),
+            cells: Vec::new(),
+        }
+    }
+
+    /// The cell with these parameters, which is added if it is not there.
+    pub fn cell(&mut self, at: &[(String, String)]) -> &mut Cell {
+        let index = self.cells.iter().position(|cell| cell.at == at).unwrap_or_else(|| {
+            self.cells.push(Cell { at: at.to_vec(), metrics: Vec::new() });
+            self.cells.len() - 1
+        });
+        &mut self.cells[index]
+    }
+
     /// Names of the parameters, in order; none if there are no cells.
     pub fn parameter_names(&self) -> Vec<&str> {
         self.cells.first().map(Cell::names).unwrap_or_default()
@@ -66,6 +94,23 @@ impl Record {
 }
 
 impl Cell {
+    /// Adds a sample to a metric, which is added if it is not there.
+    pub fn add(&mut self, name: &str, unit: &str, better: Better, sample: f64) {
+        if let Some(metric) = self.metrics.iter_mut().find(|metric| metric.name == name) {
+            metric.samples.push(sample);
+            return;
+        }
+        let samples = vec![sample];
+        self.metrics.push(Metric { name: name.into(), unit: unit.into(), better, samples });
+    }
+
+    /// Adds a sample to each of perftest's columns of latencies.
+    pub fn add_latency(&mut self, latency: &Latency) {
+        for (name, value) in Latency::NAMES.into_iter().zip(latency.values()) {
+            self.add(name, "us", Better::Less, value);
+        }
+    }
+
     /// The value of a parameter.
     pub fn value(&self, parameter: &str) -> Option<&str> {
         self.at.iter().find(|(name, _)| name == parameter).map(|(_, value)| value.as_str())

@@ -3,9 +3,11 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The columns of ib_send_lat, in microseconds.
+/// The columns of ib_send_lat, in microseconds, and how many latencies they are of.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Latency {
+    /// How many there are.
+    pub count: u64,
     /// Smallest.
     pub min: f64,
     /// Largest.
@@ -15,11 +17,11 @@ pub struct Latency {
     /// The mean.
     pub average: f64,
     /// Standard deviation of the single latencies.
-    pub stddev: f64,
+    pub deviation: f64,
     /// 99 % are at most this.
     pub p99: f64,
     /// 99.9 % are at most this.
-    pub p99_9: f64,
+    pub p999: f64,
 }
 
 impl Latency {
@@ -33,18 +35,19 @@ impl Latency {
         }
         let quantile = |q| nanoseconds.value_at_quantile(q) as f64 / 1e3;
         Some(Self {
+            count: nanoseconds.len(),
             min: nanoseconds.min() as f64 / 1e3,
             max: nanoseconds.max() as f64 / 1e3,
             typical: quantile(0.5),
             average: nanoseconds.mean() / 1e3,
-            stddev: nanoseconds.stdev() / 1e3,
+            deviation: nanoseconds.stdev() / 1e3,
             p99: quantile(0.99),
-            p99_9: quantile(0.999),
+            p999: quantile(0.999),
         })
     }
 
     /// The columns' values, in the order of [`Self::NAMES`].
     pub fn values(&self) -> [f64; 7] {
-        [self.min, self.max, self.typical, self.average, self.stddev, self.p99, self.p99_9]
+        [self.min, self.max, self.typical, self.average, self.deviation, self.p99, self.p999]
     }
 }

@@ -186,7 +186,10 @@ impl<'a> Legend<'a> {
     fn of(chart: &'a Chart) -> Self {
         let longest = chart.curves.iter().map(|curve| curve.title().chars().count()).max().unwrap_or(0);
         let width = LEGEND_SAMPLE as usize + 16 + longest * CHARACTER;
-        Self { chart, columns: ((WIDTH - LEFT) as usize / width).clamp(1, 4) }
+        let fitting = ((WIDTH - LEFT) as usize / width).clamp(1, 4);
+        // As many on each line.
+        let lines = chart.curves.len().div_ceil(fitting).max(1);
+        Self { chart, columns: chart.curves.len().div_ceil(lines).max(1) }
     }
 
     /// A single curve needs no name beside the title.
