@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use urxe::io::capture::Captured;
-use urxe::io::impair::{Impaired, Impairments};
+use urxe::io::impair::{Direction, Impaired, Impairments};
 use urxe::io::sim::{Event, SimLink, SimNet};
 use urxe::io::{Link, Runs, RxBatch, SendOutcome, Why};
-use urxe::time::Instant;
+use urxe::time::{Instant, Latency};
 use urxe::wire::batch::{IpId, Path, Piece, Run};
 
 fn addr(last: u8) -> SocketAddr {
@@ -56,6 +57,11 @@ fn pair(seed: u64, impairments: Impairments) -> (Arc<SimNet>, Arc<SimLink>, Arc<
     (net, a, b)
 }
 
+fn impaired(net: &Arc<SimNet>, link: Arc<SimLink>, bad: Impairments, seed: u64) -> Impaired<Arc<SimLink>> {
+    let net = net.clone();
+    Impaired::new(link, bad, Direction::Send, seed, move || net.now())
+}
+
 fn chance() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0.0), 0.0..0.3]
 }
@@ -67,8 +73,9 @@ fn bad() -> impl Strategy<Value = Impairments> {
             duplicate,
             reorder,
             corrupt: 0.0,
-            delay_ns: (low, low + more),
+            delay: Latency::Uniform(low, low + more),
             rate,
+            queue: None,
         })
 }
 
@@ -110,7 +117,7 @@ proptest! {
     #[test]
     fn an_impaired_link_accounts_for_every_packet(seed: u64, bad in bad(), corrupt in chance(), room in 0usize..50) {
         let (net, a, b) = pair(seed, Impairments::default());
-        let link = Impaired::new(a.clone(), Impairments { corrupt, ..bad }, seed);
+        let link = impaired(&net, a.clone(), Impairments { corrupt, ..bad }, seed);
         let bytes = numbered(40, 64);
         let path = path(IpId::Zero);
         a.set_send_room(Some(room));
@@ -120,7 +127,7 @@ proptest! {
         if !rest.is_empty() {
             prop_assert_eq!(send(&link, &path, rest, 64), SendOutcome { sent_packets: 40 - first.sent_packets, why: Why::Done });
         }
-        link.flush();
+        link.flush(Duration::ZERO);
         let got = drain(&net, &*b);
         let intact: BTreeSet<u32> = got.iter().filter(|p| (number(p) as usize) < 40)
             .filter(|p| **p == bytes[number(p) as usize * 64..][..64]).map(|p| number(p)).collect();
@@ -179,7 +186,8 @@ fn one_direction_can_be_bad_alone() {
 #[test]
 fn delay_and_rate_decide_when_packets_arrive() {
     // 1000 bytes with headers at 1 GB/s are 1 µs each.
-    let slow = Impairments { delay_ns: (5000, 5000), rate: Some(1_000_000_000), ..Impairments::default() };
+    let slow =
+        Impairments { delay: Latency::Fixed(5000), rate: Some(1_000_000_000), ..Impairments::default() };
     let (net, a, b) = pair(1, slow);
     let bytes = numbered(3, 972);
     assert_eq!(send(&*a, &path(IpId::Zero), &bytes, 972).sent_packets, 3);

@@ -8,34 +8,12 @@ mod traffic;
 
 use std::time::{Duration, Instant};
 
-use harness::{MS, Rng, SECOND, US, World, seeds};
-use traffic::{Fabric, Plan, Sockets, exchange};
+use harness::{Rng, SECOND, US, World, seeds};
+use traffic::{Plan, Simulated, Sockets, exchange};
 use urxe::config::Config;
 use urxe::device::Device;
 use urxe::io::impair::Impairments;
-
-/// The simulated network, with a limit to the time that may pass in it.
-struct Simulated {
-    world: World,
-    rng: Rng,
-    end: urxe::time::Instant,
-}
-
-impl Fabric for Simulated {
-    fn device(&self, end: usize) -> &Device {
-        &self.world.devices[end]
-    }
-    fn progress(&mut self) {
-        let slack = if self.rng.percent(50) { 0 } else { self.rng.below(20 * US) };
-        if !self.world.step(slack) {
-            // Only we can make something happen.
-            self.world.advance_to(self.world.now().plus(MS));
-        }
-    }
-    fn check_time(&self, state: &dyn Fn() -> String) {
-        assert!(self.world.now() < self.end, "stalled in virtual time:\n{}", state());
-    }
-}
+use urxe::time::Latency;
 
 #[test]
 fn ten_thousand_messages_arrive_through_loss_duplication_and_reordering() {
@@ -45,7 +23,7 @@ fn ten_thousand_messages_arrive_through_loss_duplication_and_reordering() {
             loss: 0.05,
             duplicate: 0.05,
             reorder: 0.05,
-            delay_ns: (US, 20 * US),
+            delay: Latency::Uniform(US, 20 * US),
             ..Impairments::default()
         };
         let world = World::new(seed, bad, 2);

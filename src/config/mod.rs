@@ -15,10 +15,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::ids::{Lid, Mtu};
-use crate::mem::odp::queue::Latency;
+use crate::time::Latency;
 pub use value::{
-    Bytes, Cpu, CpuList, Daemon, Gso, Guard, Interface, LidTable, LinkLayer, LogLevel, Micros, Name, Number,
-    OdpFault, Receive, Tasks,
+    Bytes, Cpu, CpuList, Daemon, Gso, Guard, Impair, Interface, LidTable, LinkLayer, LogLevel, Micros, Name,
+    Number, OdpFault, Probability, Rate, Receive, Tasks,
 };
 use value::{GIB, KIB, Value};
 
@@ -153,6 +153,30 @@ keys! {
     odp_latency: Latency = Latency::None;
     /// Threads that resolve page faults. Each has one fault at a time.
     odp_workers: Number<1, 64> = Number::new_const(2);
+    /// Packets that are lost, as if the network were bad. This and the next seven keys impair what a process's device
+    /// sends; the connection management of the daemon (rdma_cm) is spared. Set at one end, they impair one direction, at
+    /// both ends, as by `urxe pair`, both: acknowledgements are packets too. Counted as `impaired_lost`.
+    loss: Probability = Probability::NEVER;
+    /// Packets that arrive twice (`impaired_duplicated`).
+    duplicate: Probability = Probability::NEVER;
+    /// Packets that let 1 to 8 later ones overtake them, or come half a millisecond late (`impaired_reordered`).
+    reorder: Probability = Probability::NEVER;
+    /// Packets in which one bit is wrong (`impaired_corrupted`). The receiver's ICRC finds it (`icrc_errors`).
+    corrupt: Probability = Probability::NEVER;
+    /// Time that packets are on the way, beside what they need anyway (`impaired_delayed`). They do not overtake each
+    /// other. They are released by a timer of the system, a few tens of microseconds late.
+    delay: Latency = Latency::None;
+    /// Rate of the link, IP and UDP headers included. What exceeds it waits (`impaired_delayed`). Each process has the
+    /// rate for itself.
+    rate: Option<Rate> = None;
+    /// Most bytes that wait for the rate; more are dropped (`impaired_overflowed`), as by the buffer of a switch. `auto`
+    /// is what 10 ms of the rate carry, but at least 256KiB.
+    rate_queue: Option<Bytes<{ 4 * KIB }, GIB>> = None;
+    /// Which packets are impaired: those that are sent, those that are received (for a peer that is no urxe), or both.
+    impair: Impair = Impair::Send;
+    /// Where chance begins: the same seed and the same packets have the same fates. The number of the machine (`node`)
+    /// is added to it.
+    impair_seed: Number<0, { u32::MAX }> = Number::new_const(1);
     /// Least severe messages that are written. `urxe run` makes it `warn` unless it is set.
     log: LogLevel = LogLevel::Off;
     /// File to which messages are appended; `none` is standard error.

@@ -123,6 +123,25 @@ fn values_out_of_range_are_refused() {
         ("odp-latency", "10000001"),
         ("odp-workers", "0"),
         ("odp-workers", "65"),
+        ("loss", "1.01"),
+        ("loss", "101%"),
+        ("loss", "-1"),
+        ("loss", "inf"),
+        ("loss", "nan"),
+        ("loss", "%"),
+        ("loss", "1%%"),
+        ("corrupt", "1,5"),
+        ("delay", "2ms-1ms"),
+        ("delay", "10001ms"),
+        ("rate", "999"),
+        ("rate", "0"),
+        ("rate", "1001GB"),
+        ("rate", "1.5GB"),
+        ("rate", "1Gbit/h"),
+        ("rate", "99999999999999Gbit"),
+        ("rate-queue", "0"),
+        ("impair", "none"),
+        ("impair-seed", "4294967296"),
     ] {
         let e = message(resolve(&[], &[(key, value)]));
         assert!(e.contains("bad value"), "{key}={value}: {e}");
@@ -137,6 +156,29 @@ fn latencies_of_page_faults_have_three_forms() {
     assert_eq!(parse("50"), Latency::Fixed(50_000));
     assert_eq!(parse("10us-200us"), Latency::Uniform(10_000, 200_000));
     assert_eq!(parse("exp:50us"), Latency::Exponential(50_000));
+}
+
+#[test]
+fn probabilities_and_rates_have_units() {
+    let with = |key, text| resolve(&[], &[(key, text)]).unwrap();
+    for (text, value) in
+        [("0", 0.0), ("1%", 0.01), ("0.5 %", 0.005), ("0.01", 0.01), ("100%", 1.0), ("2e-3", 0.002)]
+    {
+        assert_eq!(with("loss", text).loss.value(), value, "{text}");
+    }
+    for (text, value) in
+        [("1Gbit", 125_000_000), ("100MB/s", 100_000_000), ("8 kbit/s", 1000), ("12345", 12_345)]
+    {
+        assert_eq!(with("rate", text).rate.map(Rate::bytes_per_second), Some(value), "{text}");
+    }
+    assert_eq!(with("rate", "none").rate, None);
+    assert_eq!(with("delay", "2ms").delay, Latency::Fixed(2_000_000));
+    assert_eq!(with("delay", "500us-1ms").delay, Latency::Uniform(500_000, 1_000_000));
+    let e = message(resolve(&[], &[("loss", "2")]));
+    assert_eq!(
+        e,
+        "flag --loss: bad value \"2\" for loss; accepted: a probability from 0 to 1 such as 0.01 or 1%"
+    );
 }
 
 #[test]
@@ -195,6 +237,15 @@ fn what_is_shown_parses_to_the_same() {
         ("odp_fault", "rnr"),
         ("odp_latency", "10us-200us"),
         ("odp_workers", "7"),
+        ("loss", "0.1%"),
+        ("duplicate", "1e-5"),
+        ("reorder", "1"),
+        ("corrupt", ".25"),
+        ("delay", "exp:1ms"),
+        ("rate", "10Gbit/s"),
+        ("rate_queue", "64KiB"),
+        ("impair", "both"),
+        ("impair_seed", "7"),
         ("log", "trace"),
         ("log_file", "/tmp/x"),
     ] {

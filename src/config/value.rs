@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::ids::{Lid, Mtu};
-use crate::mem::odp::queue::Latency;
+use crate::time::Latency;
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const GIB: u64 = 1 << 30;
@@ -125,6 +125,17 @@ choice!(
     }
 );
 choice!(
+    /// Which packets are impaired.
+    Impair {
+        /// Those that are sent.
+        Send = "send",
+        /// Those that are received.
+        Receive = "receive",
+        /// All.
+        Both = "both",
+    }
+);
+choice!(
     /// Least severe messages that are written.
     LogLevel {
         /// None.
@@ -229,17 +240,96 @@ impl<const MAX: u64> Value for Micros<MAX> {
     }
 }
 
+/// How likely something is.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub struct Probability(f64);
+
+impl Probability {
+    pub(super) const NEVER: Self = Self(0.0);
+    /// From 0 to 1.
+    pub const fn value(self) -> f64 {
+        self.0
+    }
+}
+
+impl Value for Probability {
+    fn accepted() -> String {
+        "a probability from 0 to 1 such as 0.01 or 1%".into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |rest| (rest.trim_end(), 100.0));
+        // No sign, and neither infinity nor NaN.
+        let plain = number.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+            && number.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'-'));
+        let part = if plain { number.parse::<f64>().ok()? / whole } else { return None };
+        (0.0..=1.0).contains(&part).then_some(Self(part))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Bytes per second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rate(u64);
+
+impl Rate {
+    const LEAST: u64 = 1_000;
+    const MOST: u64 = 1_000_000_000_000;
+    const UNITS: [(&str, u64); 7] = [
+        ("Gbit", 125_000_000),
+        ("Mbit", 125_000),
+        ("kbit", 125),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("kB", 1_000),
+        ("B", 1),
+    ];
+
+    /// The number of bytes.
+    pub const fn bytes_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+impl Value for Rate {
+    const NONE: &'static str = "none";
+    fn accepted() -> String {
+        "a rate from 1kB/s to 1000GB/s such as 1Gbit/s (bits), 100MB/s (bytes) or plain bytes per second"
+            .into()
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let amount = text.strip_suffix("/s").unwrap_or(text);
+        let (number, unit) = Self::UNITS
+            .into_iter()
+            .find_map(|(unit, n)| amount.strip_suffix(unit).map(|rest| (rest.trim_end(), n)))
+            .unwrap_or((amount, 1));
+        let rate = digits(number)?.checked_mul(unit)?;
+        (Self::LEAST..=Self::MOST).contains(&rate).then_some(Self(rate))
+    }
+    fn show(&self) -> String {
+        let unit = Self::UNITS.into_iter().skip(3).find(|(_, n)| self.0.is_multiple_of(*n));
+        let (unit, n) = unit.unwrap_or(("B", 1));
+        format!("{}{unit}/s", self.0 / n)
+    }
+}
+
 /// Longest latency, in microseconds.
 const LONGEST: u64 = 10_000_000;
 
 impl Value for Latency {
     fn accepted() -> String {
         format!(
-            "none, microseconds from 0 to {LONGEST} such as 50us, a range such as 10us-200us (all equally likely),              or exp:50us (exponentially distributed with that mean)"
+            "none, microseconds from 0 to {LONGEST} such as 50us or 2ms, a range such as 10us-200us (all equally \
+             likely), or exp:50us (exponentially distributed with that mean)"
         )
     }
     fn parse(text: &str) -> Option<Self> {
-        let ns = |text: &str| Micros::<LONGEST>::parse(text).map(|m| m.duration().as_nanos() as u64);
+        let micros = |text: &str| match text.strip_suffix("ms") {
+            Some(millis) => digits(millis.trim_end())?.checked_mul(1000).filter(|n| *n <= LONGEST),
+            None => Micros::<LONGEST>::parse(text).map(|micros| micros.0),
+        };
+        let ns = |text: &str| micros(text).map(|micros| micros * 1000);
         if text == "none" {
             return Some(Self::None);
         }

@@ -9,18 +9,21 @@
 //! | [`multicast`] | which queue pairs are in which group |
 //! | [`table`] | which queue pair a number is |
 //! | [`timers`] | which queue pair is due when |
+//! | [`impaired`] | a network that is bad on purpose |
 //! | [`counters`] | what is counted |
 //! | [`status`] | what a device tells of its queue pairs and threads |
 
 pub mod attr;
 pub mod counters;
+mod impaired;
 pub mod multicast;
 pub mod qp;
-mod queued;
+pub(crate) mod queued;
 pub(crate) mod receive;
 pub mod status;
 mod table;
 mod timers;
+mod transmit;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -162,6 +165,8 @@ type PathKey = (SocketAddr, u8, u32, u8);
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) link: Arc<dyn Link>,
+    /// The same, if it keeps packets back.
+    impaired: Option<Arc<impaired::BadLink>>,
     pub(crate) clock: Clock,
     pub(crate) mem: Table,
     pub(crate) port: PortInfo,
@@ -280,6 +285,8 @@ impl Device {
         } else {
             Table::new().map_err(|e| OpenError::System("no random numbers for keys", e))?
         };
+        let impaired = impaired::impaired(config, &link, &clock);
+        let link = impaired.clone().map_or(link, |link| link);
         let attention = Attention::new(!manual)
             .map_err(|e| OpenError::System("no descriptor to wake the receive thread", e))?;
         let core = Arc::new(Core {
@@ -316,6 +323,7 @@ impl Device {
             fallbacks_seen: AtomicU64::new(link.counters().gso_fallbacks.value()),
             lease,
             unmerged: AtomicBool::new(config.receive == ReceiveBy::Raw),
+            impaired,
             link,
             clock,
         });
@@ -463,13 +471,15 @@ impl Device {
         self.core.attention.program_sleeps();
     }
 
-    /// Sends the acknowledgements that wait for company. For a process that ends without destroying its queue pairs:
-    /// it may be anywhere, even inside this device, so locks are not waited for beyond `patience`.
+    /// Sends the acknowledgements that wait for company, and waits for what a slow link still keeps back. For a process
+    /// that ends without destroying its queue pairs: it may be anywhere, even inside this device, so locks are not waited
+    /// for beyond `patience`.
     pub fn flush(&self, patience: Duration) {
         let end = std::time::Instant::now() + patience;
         if let Some(mut rx) = self.core.receiver.try_lock_until(end) {
             self.core.flush_lazy_until(&mut rx, self.core.clock.now(), end);
         }
+        self.core.see_off(impaired::LINGER, patience);
     }
 
     /// Runs everything that can run now. Returns whether anything was received. For devices without a thread.
@@ -479,7 +489,7 @@ impl Device {
 
     /// When something is due even if nothing arrives.
     pub fn deadline(&self) -> Instant {
-        self.core.timers.next().min(self.core.faults.deadline())
+        self.core.timers.next().min(self.core.faults.deadline()).min(self.core.next_release())
     }
 }
 
@@ -491,6 +501,7 @@ impl Drop for Device {
         self.core.pool.stop();
         self.core.qps.clear();
         self.core.groups.clear();
+        self.core.see_off(impaired::LINGER, impaired::PATIENCE);
     }
 }
 
@@ -525,6 +536,7 @@ impl Core {
     /// Sends a batch. If the system stopped to segment, paths are told.
     pub(crate) fn send(&self, batch: &TxBatch) -> SendOutcome {
         let outcome = self.link.send(batch);
+        self.keep_awake();
         let fallbacks = self.link.counters().gso_fallbacks.value();
         if fallbacks != self.fallbacks_seen.load(Ordering::Relaxed) {
             self.fallbacks_seen.store(fallbacks, Ordering::Relaxed);

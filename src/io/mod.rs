@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`udp`] | UDP sockets with segmentation offload (GSO/GRO); with [`udp::Receive::Raw`] the IP headers of peers are seen |
 //! | [`sim`] | an in-memory network with virtual time, for tests |
-//! | [`impair`] | loss, duplication and reordering on top of any link |
+//! | [`impair`] | loss, duplication, reordering, corruption, delay and rate on top of any link |
 //! | [`capture`] | a pcapng file of everything that passes any link |
 //!
 //! The engine above knows datagrams, never sockets: a link for shared memory fits the same trait.
@@ -199,6 +199,18 @@ counters! {
     rx_overflow,
     /// Raw mode: frames that are not a UDP packet for this device, or merged ones that cannot be split.
     rx_malformed,
+    /// Packets that an [impairment](impair) lost, here and below.
+    impaired_lost,
+    /// Packets that it sent twice.
+    impaired_duplicated,
+    /// Packets that it let others overtake.
+    impaired_reordered,
+    /// Packets in which it made a bit wrong.
+    impaired_corrupted,
+    /// Packets that had to wait for its rate or delay.
+    impaired_delayed,
+    /// Packets that it dropped because too many waited.
+    impaired_overflowed,
 }
 
 /// A counter that several threads may raise.

@@ -26,10 +26,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::impair::{Dice, Impairments, spoil};
+use super::impair::{Dice, Impairments, PACKET_HEADERS, spoil};
 use super::{Backlog, Counters, Limits, Link, Meta, Runs, RxBatch, SendOutcome, Why, split};
 use crate::time::Instant;
 use crate::wire::batch::IpId;
+
+/// What a packet takes at least, in ns.
+const LEAST_DELAY: u64 = 1000;
 
 /// The network.
 pub struct SimNet {
@@ -266,10 +269,10 @@ impl State {
         if fate.lost {
             return self.note(now, meta.src, to, Event::Lost, bytes);
         }
-        let delay = self.dice.between(impairments.delay_ns);
+        let delay = self.dice.latency(impairments.delay).max(LEAST_DELAY);
         let Direction { busy, last_arrival } = self.directions.entry(direction).or_default();
         if let Some(rate) = impairments.rate {
-            let wire_bytes = bytes.len() as u64 + 28;
+            let wire_bytes = bytes.len() as u64 + PACKET_HEADERS;
             *busy = now.max(*busy).plus(wire_bytes.saturating_mul(1_000_000_000) / rate.max(1));
         }
         let leaves = now.max(*busy);
@@ -277,8 +280,8 @@ impl State {
         if !fate.late {
             *last_arrival = arrival;
         } else {
-            // Late by up to four times the way, at least 10 µs.
-            arrival = arrival.plus(self.dice.between((1000, (4 * impairments.delay_ns.1).max(10_000))));
+            // Late by up to four times its delay, at least 10 µs.
+            arrival = arrival.plus(self.dice.between((1000, (4 * delay).max(10_000))));
         }
         let mut bytes = bytes.to_vec();
         let mut event = if fate.late { Event::Reordered(arrival) } else { Event::Sent(arrival) };
@@ -288,7 +291,7 @@ impl State {
         }
         self.note(now, meta.src, to, event, &bytes);
         if fate.twice {
-            let again = arrival.plus(self.dice.between((0, impairments.delay_ns.1.max(1000))));
+            let again = arrival.plus(self.dice.between((0, delay)));
             self.note(now, meta.src, to, Event::Duplicated(again), &bytes);
             self.fly(again, Flying { meta, to, bytes: bytes.clone() });
         }

@@ -58,16 +58,9 @@ pub(super) fn copy_packets(batch: Runs<'_>, mut take: impl FnMut(usize, Result<&
     }
 }
 
-/// Copies one packet of a run.
-pub(super) fn copy_packet(batch: Runs<'_>, run: &Run, index: usize) -> Result<Vec<u8>, i32> {
-    let mut split = Split::new(batch, run);
-    let mut pieces = Vec::new();
-    let mut len = 0;
-    for _ in 0..=index {
-        pieces.clear();
-        len = split.next_packet(&mut pieces).ok_or(libc::EINVAL)?;
-    }
-    let mut bytes = vec![0; len];
-    sys::copy_in(&pieces, &mut bytes)?;
+/// Copies a run.
+pub(super) fn copy_run(batch: Runs<'_>, run: &Run) -> Result<Vec<u8>, i32> {
+    let mut bytes = vec![0; run.bytes];
+    sys::copy_in(batch.pieces(run), &mut bytes)?;
     Ok(bytes)
 }

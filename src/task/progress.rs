@@ -37,6 +37,8 @@ pub(crate) struct Attention {
     last_poll: AtomicU64,
     /// What the thread does, in ns: [`RUNNING`], [`NAPPING`], or the time until which it waits for packets.
     waits_until: AtomicU64,
+    /// Until when it naps, in ns; 0 if it does not.
+    naps_until: AtomicU64,
     /// The system's number of the thread.
     pub(crate) thread: AtomicU32,
 }
@@ -51,6 +53,7 @@ impl Attention {
             waker: if threaded { Some(Waker::new()?) } else { None },
             last_poll: AtomicU64::new(0),
             waits_until: AtomicU64::new(RUNNING),
+            naps_until: AtomicU64::new(0),
             thread: AtomicU32::new(0),
         })
     }
@@ -76,6 +79,13 @@ impl Attention {
     /// Something is due at `at`: a thread that would wait beyond must not.
     pub(crate) fn due(&self, at: Instant) {
         if self.waits_until.load(Ordering::SeqCst) > at.0 {
+            self.wake();
+        }
+    }
+
+    /// The link sends something at `at`. A program that polls now may not do so any more by then, so a nap ends too.
+    pub(crate) fn sends(&self, at: Instant) {
+        if self.naps_until.load(Ordering::SeqCst) > at.0 {
             self.wake();
         }
     }
@@ -124,7 +134,7 @@ fn run(core: &Core, waker: &Waker) {
         let now = core.clock.now();
         attention.waits_until.store(NAPPING, Ordering::SeqCst);
         if now.since(Instant(attention.last_poll.load(Ordering::SeqCst))) < POLLING {
-            waker.wait(Some(nap));
+            take_nap(core, waker, now.plus(nap));
             nap = (nap * 2).min(LONGEST_NAP);
             continue;
         }
@@ -151,7 +161,7 @@ fn run(core: &Core, waker: &Waker) {
         if core.stop.load(Ordering::SeqCst) {
             break;
         }
-        let next = core.timers.next();
+        let next = core.timers.next().min(core.next_release());
         attention.waits_until.store(next.0.max(NAPPING + 1), Ordering::SeqCst);
         let now = core.clock.now();
         let timeout = (next != Instant::NEVER).then(|| next.since(now));
@@ -160,4 +170,16 @@ fn run(core: &Core, waker: &Waker) {
             waker.wait(Some(1_000_000));
         }
     }
+}
+
+/// Sleeps until `end`, or until the link has something to send. In this order: whoever adds that sees until when the nap
+/// lasts, or else is seen here.
+fn take_nap(core: &Core, waker: &Waker, end: Instant) {
+    let attention = &core.attention;
+    attention.naps_until.store(end.0, Ordering::SeqCst);
+    let end = end.min(core.next_to_send());
+    attention.naps_until.store(end.0, Ordering::SeqCst);
+    waker.wait(Some(end.since(core.clock.now())));
+    attention.naps_until.store(0, Ordering::SeqCst);
+    core.release(core.clock.now());
 }

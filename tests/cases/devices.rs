@@ -12,6 +12,7 @@ use urxe::ids::{Gid, Mtu, QKey};
 use urxe::io::impair::Impairments;
 use urxe::io::sim::{Event, SimLink, SimNet};
 use urxe::io::{Counters, Limits, Link, Runs, RxBatch, SendOutcome};
+use urxe::time::Latency;
 use urxe::verbs::{
     AsyncEvent, AttrMask, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge,
     UdDest, WcOpcode, WcStatus,
@@ -48,7 +49,7 @@ fn a_thousand_messages_from_just_below_the_largest_psn_do_not_stall_at_the_wrap(
 #[test]
 fn a_large_read_into_a_small_socket_buffer_does_not_collapse() {
     // 10 Gbit/s, 20 us each way, and the requester's socket holds 64 KiB.
-    let slow = Impairments { delay_ns: (20 * US, 20 * US), rate: Some(1_250_000_000), ..perfect() };
+    let slow = Impairments { delay: Latency::Fixed(20 * US), rate: Some(1_250_000_000), ..perfect() };
     let world = World::new(1, slow, 2);
     world.links[0].limit_queue(64 << 10);
     let size = 2 << 20;

@@ -4,6 +4,7 @@ use urxe::config::{Config, Source};
 use urxe::device::Device;
 use urxe::mem::odp::Advice;
 use urxe::mem::{Access, AdviseError, HostAddr, PdId, Registered, copy};
+use urxe::time::Latency;
 use urxe::verbs::{QpType, Remote, SendOp, Sge, WcOpcode, WcStatus};
 
 use crate::harness::{
@@ -501,7 +502,7 @@ fn random_traffic_through_pages_that_come_and_go_is_right_to_the_byte() {
         loss: 0.02,
         duplicate: 0.02,
         reorder: 0.02,
-        delay_ns: (US, 50 * US),
+        delay: Latency::Uniform(US, 50 * US),
         ..perfect()
     };
     for first in seeds(&[2000]) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use urxe::io::impair::Impairments;
+use urxe::time::Latency;
 use urxe::verbs::{AsyncEvent, AttrMask, QpAttr, QpState, SendFlags, SendOp, WcOpcode, WcStatus};
 
 use crate::harness::{
@@ -10,7 +11,13 @@ use crate::harness::{
 };
 
 fn bad() -> Impairments {
-    Impairments { loss: 0.1, duplicate: 0.1, reorder: 0.1, delay_ns: (US, 50 * US), ..Default::default() }
+    Impairments {
+        loss: 0.1,
+        duplicate: 0.1,
+        reorder: 0.1,
+        delay: Latency::Uniform(US, 50 * US),
+        ..Default::default()
+    }
 }
 
 /// Posts a little of everything on both ends; returns the ids of sends and receives of each.
@@ -183,7 +190,7 @@ fn memory_that_is_deregistered_under_way_ends_in_an_error_and_not_in_wrong_bytes
         eprintln!("seed {seed}");
         let mut rng = Rng(seed);
         for round in 0..20 {
-            let slow = Impairments { rate: Some(100_000_000), delay_ns: (10 * US, 10 * US), ..perfect() };
+            let slow = Impairments { rate: Some(100_000_000), delay: Latency::Fixed(10 * US), ..perfect() };
             let mut world = World::new(seed + round, slow, 2);
             let init = EndInit { bytes: 1 << 20, ..Default::default() };
             let (a, b) = pair(&world, &init, &Wiring::default());

@@ -2,6 +2,7 @@
 
 use urxe::device::Device;
 use urxe::io::impair::Impairments;
+use urxe::time::Latency;
 
 use crate::harness::{MS, Rng, SECOND, US, World, seeds};
 use crate::traffic::{Fabric, Plan, exchange};
@@ -29,8 +30,9 @@ impl Weather {
             duplicate: chance(rng, 0.2),
             reorder: chance(rng, 0.3),
             corrupt: chance(rng, 0.1),
-            delay_ns: (least, least + rng.below(MS)),
+            delay: Latency::Uniform(least, least + rng.below(MS)),
             rate: rng.percent(30).then(|| 100_000_000 + rng.below(1_000_000_000)),
+            queue: None,
         }
     }
 
@@ -107,7 +109,7 @@ fn when_all_is_done_no_window_is_charged_and_no_timer_runs() {
             loss: 0.1,
             duplicate: 0.1,
             reorder: 0.1,
-            delay_ns: (US, 90 * US),
+            delay: Latency::Uniform(US, 90 * US),
             ..Default::default()
         };
         let mut world = World::new(seed, bad, 2);

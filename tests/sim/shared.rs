@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use urxe::io::impair::Impairments;
 use urxe::srq::SrqAttr;
+use urxe::time::Latency;
 use urxe::verbs::{AsyncEvent, QpState, RecvWr, SendOp, WcStatus};
 
 use crate::harness::{
@@ -19,7 +20,7 @@ fn queue_pairs_share_receives_each_is_used_once_and_the_limit_is_told_once() {
             loss: 0.05,
             reorder: 0.05,
             duplicate: 0.05,
-            delay_ns: (US, 9 * US),
+            delay: Latency::Uniform(US, 9 * US),
             ..Default::default()
         };
         let mut world = World::new(seed, bad, 2);

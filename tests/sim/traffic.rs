@@ -16,7 +16,7 @@ use urxe::verbs::{
     QpCaps, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus, limits,
 };
 
-use crate::harness::{ALL_ACCESS, Buf, Rng, Wiring, connect, poll};
+use crate::harness::{ALL_ACCESS, Buf, MS, Rng, US, Wiring, World, connect, poll};
 
 /// What carries the traffic.
 pub(crate) trait Fabric {
@@ -54,6 +54,31 @@ impl Fabric for Sockets {
     fn check_time(&self, state: &dyn Fn() -> String) {
         let counters = || self.devices.each_ref().map(Device::counters);
         assert!(std::time::Instant::now() < self.end, "stalled:\n{}{:?}", state(), counters());
+    }
+}
+
+/// Two simulated devices, with a limit to the time that may pass.
+#[allow(dead_code)]
+pub(crate) struct Simulated {
+    pub(crate) world: World,
+    /// For how far time jumps.
+    pub(crate) rng: Rng,
+    pub(crate) end: urxe::time::Instant,
+}
+
+impl Fabric for Simulated {
+    fn device(&self, end: usize) -> &Device {
+        &self.world.devices[end]
+    }
+    fn progress(&mut self) {
+        let slack = if self.rng.percent(50) { 0 } else { self.rng.below(20 * US) };
+        if !self.world.step(slack) {
+            // Only we can make something happen.
+            self.world.advance_to(self.world.now().plus(MS));
+        }
+    }
+    fn check_time(&self, state: &dyn Fn() -> String) {
+        assert!(self.world.now() < self.end, "stalled in virtual time:\n{}", state());
     }
 }
 

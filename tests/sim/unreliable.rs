@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use urxe::ids::{Mtu, QKey};
 use urxe::io::impair::Impairments;
+use urxe::time::Latency;
 use urxe::verbs::{QpType, SendFlags, SendOp, SendWr, UdDest, WcOpcode};
 
 use crate::harness::{End, EndInit, MS, Rng, SECOND, US, Wiring, World, good, pair, seeds, vector};
@@ -93,7 +94,7 @@ fn unreliable_connected_messages_are_never_mixed_up_by_repeated_and_late_packets
             duplicate: 0.1,
             reorder: 0.1,
             corrupt: 0.02,
-            delay_ns: (US, 10 * US),
+            delay: Latency::Uniform(US, 10 * US),
             ..Default::default()
         };
         let mut world = World::new(seed, bad, 2);
@@ -113,7 +114,7 @@ fn datagrams_arrive_whole_or_not_at_all() {
             duplicate: 0.1,
             reorder: 0.1,
             corrupt: 0.05,
-            delay_ns: (US, 10 * US),
+            delay: Latency::Uniform(US, 10 * US),
             ..Default::default()
         };
         let mut world = World::new(seed, bad, 2);

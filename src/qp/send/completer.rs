@@ -62,6 +62,7 @@ impl SendSide {
                 self.handle_rnr(psn, timer, notices);
             }
             Syndrome::Nak(code) => {
+                self.guess_rtt();
                 self.acknowledge(psn);
                 if self.una != psn {
                     return;
@@ -116,6 +117,17 @@ impl SendSide {
         self.rewound = Some((psn, self.now));
         self.resent = self.now;
         self.rewind(psn);
+    }
+
+    /// Before a round trip was measured, a probe is answered: how long that took is the best guess.
+    fn guess_rtt(&mut self) {
+        if let Some(conn) = &self.conn
+            && self.backoff > 0
+            && conn.window.measured_rtt().is_none()
+        {
+            conn.window.sample_rtt(self.now.since(self.resent));
+            self.backoff = 0;
+        }
     }
 
     /// Everything before `end` is acknowledged, but READs and atomics only by their responses (IBA 9.7.5.1.1): they
@@ -352,26 +364,33 @@ impl SendSide {
             };
             return self.fail_front(WcStatus::RetryExcErr, cause, notices);
         }
+        // A peer that is late has lost nothing, and if it has, it says so when it hears the repetition ([`recover`](Self::recover)). Only
+        // one that stays silent may be drowning.
+        if self.retries_left < conn.retry_cnt {
+            conn.window.cut(self.now);
+        }
         self.retries_left -= 1;
         self.resent = self.now;
-        conn.window.cut(self.now);
         self.rewind(self.una);
         self.timers.ack = self.ack_timeout().map_or(Instant::NEVER, |ns| self.now.plus(ns));
         self.timers.probe = self.now.plus(self.probe_interval());
     }
 
     /// Nothing was heard for a few round trips. The last packet is sent again: if the peer has it, it acknowledges; if
-    /// it misses one before, it says which. If that was not answered either, everything is sent again.
+    /// it misses one before, it says which. If that was not answered either, or the peer has said before that it misses the
+    /// oldest packet, which it does only once (IBA 9.7.5.2.8), everything is sent again.
     fn probe(&mut self) {
         let tail = self.next_psn.minus(1);
-        let psn = match (self.timers.probes, self.awaited.back()) {
-            (0, Some(a)) if !tail.is_before(a.first) => a.first,
-            (0, _) if !tail.is_before(self.una) => tail,
+        let told = self.rewound.is_some_and(|(psn, _)| psn == self.una);
+        let all = self.timers.probes > 0 || told;
+        let psn = match self.awaited.back() {
+            _ if all => self.una,
+            Some(a) if !tail.is_before(a.first) => a.first,
+            _ if !tail.is_before(self.una) => tail,
             _ => self.una,
         };
-        if self.timers.probes > 0
-            && let Some(conn) = &self.conn
-        {
+        // The repetition of what was lost was lost too. A peer that is only silent may be late.
+        if told && let Some(conn) = &self.conn {
             conn.window.cut(self.now);
         }
         self.timers.probes += 1;
