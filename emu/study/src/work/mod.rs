@@ -5,8 +5,8 @@ use std::time::Duration;
 pub mod job;
 
 pub use job::{
-    Amount, Api, CacheCounts, Counters, Job, Latency, LatencyIs, Long, Measure, Memory, Operation, Outcome,
-    Pages, Payload, Registration,
+    Amount, Api, CacheCounts, Counters, Job, LatencyIs, Long, Measure, Memory, Operation, Outcome, Pages,
+    Payload, Registration,
 };
 
 /// Length of the windows of [`Outcome::peak_per_second`].
