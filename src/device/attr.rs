@@ -63,7 +63,7 @@ impl QueuePair {
         let path = if mask.has(M::AV) { Some(self.core.resolve(&attr.av)?) } else { None };
         if matches!(to, QpState::Reset | QpState::Err) {
             // The peer waits for acknowledgements of what has completed here; afterwards it would get none.
-            qp.run_replies(&self.core, self.core.clock.now());
+            qp.run_replies(&self.core, self.core.clock.now(), None);
         }
         match (is, to) {
             (_, QpState::Reset) => {

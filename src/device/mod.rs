@@ -18,11 +18,12 @@ pub mod counters;
 mod impaired;
 pub mod multicast;
 pub mod qp;
-mod queued;
+pub(crate) mod queued;
 pub(crate) mod receive;
 pub mod status;
 mod table;
 mod timers;
+mod transmit;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

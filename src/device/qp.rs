@@ -1,4 +1,5 @@
-//! A queue pair: both sides of the engine with their locks, and the bodies of its two tasks.
+//! A queue pair: both sides of the engine with their locks, and its timers. What its tasks send leaves by
+//! [`transmit`](super::transmit).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,19 +10,17 @@ use super::{Core, EventSink};
 use crate::config::Tasks;
 use crate::cq::Cq;
 use crate::ids::Qpn;
-use crate::io::Why;
 use crate::mem::odp::queue::Job;
 use crate::mem::{self, Fault, Miss, PdId};
 use crate::qp::recv::RecvSide;
 use crate::qp::send::SendSide;
-use crate::qp::{Notices, PageFault, Part, Progress};
+use crate::qp::{Notices, PageFault, Part};
 use crate::srq::Srq;
 use crate::task::{Lane, Scheduler, Side};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, limits};
+use crate::wire::TxBatch;
 
-/// How long a queue pair waits when the system takes no more packets, in ns.
-const BLOCKED_PAUSE: u64 = 50_000;
 /// Batches that a queue pair may still send when it is destroyed.
 const LAST_BATCHES: usize = 16;
 
@@ -193,7 +192,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         self.qp.leave_workers(&self.core);
         // The peer waits for acknowledgements of what has completed here.
-        self.qp.run_replies(&self.core, self.core.clock.now());
+        self.qp.run_replies(&self.core, self.core.clock.now(), None);
         self.core.leave_all(&self.qp);
         self.core.qps.remove(self.qp.number);
         self.qp.enter(QpState::Reset, false);
@@ -296,122 +295,9 @@ impl Qp {
         self.recv_lane.close();
         let mut notices = Notices::default();
         let mut side = self.send.lock();
-        self.run_send(core, &mut side, core.clock.now(), &mut notices, LAST_BATCHES);
+        self.run_send(core, &mut side, core.clock.now(), &mut notices, LAST_BATCHES, None);
         drop(side);
         self.tell(core, notices);
-    }
-
-    /// The requester's task: sends what may be sent now, at most in so many batches. The caller holds the side. Returns
-    /// whether there is more.
-    pub(crate) fn run_send(
-        &self,
-        core: &Core,
-        side: &mut SendSide,
-        now: Instant,
-        notices: &mut Notices,
-        mut batches: usize,
-    ) -> Progress {
-        let mut batch = core.take_batch();
-        let mut end = Progress::Wait;
-        loop {
-            if batches == 0 {
-                end = Progress::More;
-                break;
-            }
-            batches -= 1;
-            batch.clear();
-            let progress = side.poll_transmit(now, &core.mem, &mut batch, notices);
-            if batch.is_empty() {
-                break;
-            }
-            // An acknowledgement that waits leaves with the last requests.
-            let mut ack = None;
-            if progress == Progress::Wait
-                && self.lazy.load(Ordering::Relaxed)
-                && let Some(mut recv) = self.recv.try_lock()
-                && recv.has_replies()
-                && !recv.is_urgent()
-            {
-                let requests = batch.packets();
-                recv.poll_transmit(now, &core.mem, &mut batch, notices);
-                if batch.packets() > requests {
-                    ack = Some((recv, requests));
-                }
-            }
-            let outcome = core.send(&batch);
-            core.counters.sent_pkts.add(outcome.sent_packets as u64);
-            let mut sent = outcome.sent_packets;
-            let requests = match &mut ack {
-                Some((recv, requests)) => {
-                    recv.handle_sent(usize::from(sent > *requests));
-                    *requests
-                }
-                None => batch.packets(),
-            };
-            drop(ack);
-            let tags = &batch.tags()[..requests];
-            match outcome.why {
-                Why::Done => side.handle_sent(sent, tags, notices),
-                Why::WouldBlock => {
-                    core.counters.send_blocked.add((tags.len().saturating_sub(sent)) as u64);
-                    side.handle_sent(sent, tags, notices);
-                    self.arm(core, now.plus(BLOCKED_PAUSE));
-                    break;
-                }
-                // Memory that vanished between checksum and send: the next round copies it, and names what is missing.
-                Why::Failed(libc::EFAULT) => side.handle_sent(sent, tags, notices),
-                Why::Failed(errno) => {
-                    // As if the network had lost them: what must arrive is sent again, what need not is gone.
-                    core.counters.send_errors.add((tags.len().saturating_sub(sent)) as u64);
-                    tracing::warn!(qpn = %self.number, errno, "the system refuses to send");
-                    sent = tags.len();
-                    side.handle_sent(sent, tags, notices);
-                }
-            }
-            if progress == Progress::Wait && outcome.why == Why::Done {
-                break;
-            }
-        }
-        core.give_batch(batch);
-        self.arm(core, side.deadline());
-        end
-    }
-
-    /// The responder's task: sends the replies that wait. The caller holds the side.
-    pub(crate) fn send_replies(&self, core: &Core, side: &mut RecvSide, now: Instant, notices: &mut Notices) {
-        let mut batch = core.take_batch();
-        loop {
-            batch.clear();
-            let progress = side.poll_transmit(now, &core.mem, &mut batch, notices);
-            if batch.is_empty() {
-                break;
-            }
-            let outcome = core.send(&batch);
-            core.counters.sent_pkts.add(outcome.sent_packets as u64);
-            match outcome.why {
-                Why::Done => side.handle_sent(outcome.sent_packets),
-                // Memory that vanished is found, and refused, by the next round.
-                Why::Failed(libc::EFAULT) => {
-                    side.handle_sent(outcome.sent_packets);
-                    continue;
-                }
-                Why::WouldBlock => {
-                    core.counters.send_blocked.add((batch.packets() - outcome.sent_packets) as u64);
-                    side.handle_sent(outcome.sent_packets);
-                    self.arm(core, now.plus(BLOCKED_PAUSE));
-                    break;
-                }
-                Why::Failed(_) => {
-                    core.counters.send_errors.add((batch.packets() - outcome.sent_packets) as u64);
-                    side.handle_sent(batch.packets());
-                }
-            }
-            if progress == Progress::Wait {
-                break;
-            }
-        }
-        core.give_batch(batch);
-        self.arm(core, side.deadline());
     }
 
     /// Messages that have waited for a receive.
@@ -435,12 +321,12 @@ impl Qp {
         }
     }
 
-    /// Sends all replies, plain acknowledgements included.
-    pub(crate) fn run_replies(&self, core: &Core, now: Instant) {
+    /// Sends all replies, plain acknowledgements included, those perhaps together with other queue pairs'.
+    pub(crate) fn run_replies(&self, core: &Core, now: Instant, outbox: Option<&mut TxBatch>) {
         let mut notices = Notices::default();
         let mut side = self.recv.lock();
         if side.has_replies() {
-            self.send_replies(core, &mut side, now, &mut notices);
+            self.send_replies(core, &mut side, now, &mut notices, outbox);
         }
         drop(side);
         self.tell(core, notices);
@@ -467,7 +353,7 @@ impl Qp {
                 let mut side = self.recv.lock();
                 side.handle_page(now, part, miss, outcome, &core.mem, &mut notices);
                 if side.has_replies() {
-                    self.send_replies(core, &mut side, now, &mut notices);
+                    self.send_replies(core, &mut side, now, &mut notices, None);
                 }
                 self.deliver_recv(core, &mut side);
                 self.tend_parked(core, &mut side, now);
@@ -500,11 +386,11 @@ impl Qp {
         } else {
             drop(recv);
         }
-        self.run_replies(core, now);
+        self.run_replies(core, now, None);
     }
 
     /// Makes sure that it is looked at no later than `at`.
-    fn arm(&self, core: &Core, at: Instant) {
+    pub(super) fn arm(&self, core: &Core, at: Instant) {
         if at.0 < self.timer.load(Ordering::Relaxed) {
             self.timer.store(at.0, Ordering::Relaxed);
             if core.timers.add(at, self.number) {
@@ -572,7 +458,7 @@ impl Qp {
                 self.tell_last_wqe();
             }
             // Refusals still have to be told.
-            self.run_replies(core, core.clock.now());
+            self.run_replies(core, core.clock.now(), None);
         }
         if let Some(sink) = &self.events {
             for event in notices.events {

@@ -16,7 +16,7 @@ use crate::qp::{Notices, Progress};
 use crate::task::Side;
 use crate::task::lane::Run;
 use crate::time::Instant;
-use crate::wire::{Bth, Opcode, PathIcrc};
+use crate::wire::{Bth, Opcode, PathIcrc, TxBatch};
 
 /// Buffers at most. One is 64 KiB of address space, and memory as far as datagrams reached.
 const BUFFERS: usize = 1024;
@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// The turn of requester and completer.
-    pub(crate) fn turn_of_send_side(&self, qp: &Qp, runs: &mut Vec<Run>) -> Turn {
+    pub(crate) fn turn_of_send_side(&self, qp: &Qp, runs: &mut Vec<Run>, outbox: &mut TxBatch) -> Turn {
         let lane = qp.lane(Side::Send);
         let mut notices = Notices::default();
         lane.due.store(false, Ordering::Relaxed);
@@ -162,14 +162,14 @@ impl Core {
         if !more && side.deadline() <= now {
             side.handle_timeout(now, &mut notices);
         }
-        let progress = qp.run_send(self, &mut side, now, &mut notices, BATCHES);
+        let progress = qp.run_send(self, &mut side, now, &mut notices, BATCHES, Some(outbox));
         qp.deliver_send(self, &mut side);
         self.counters.rcvd_pkts.add(packets as u64);
         Turn { packets, more: more || progress == Progress::More, notices }
     }
 
     /// The turn of the responder.
-    pub(crate) fn turn_of_recv_side(&self, qp: &Qp, runs: &mut Vec<Run>) -> Turn {
+    pub(crate) fn turn_of_recv_side(&self, qp: &Qp, runs: &mut Vec<Run>, outbox: &mut TxBatch) -> Turn {
         let lane = qp.lane(Side::Recv);
         let mut notices = Notices::default();
         let due = lane.due.swap(false, Ordering::Acquire);
@@ -197,7 +197,7 @@ impl Core {
         }
         // While more requests wait, plain acknowledgements wait for those of them.
         if side.has_replies() && (!more || side.is_urgent()) {
-            qp.send_replies(self, &mut side, now, &mut notices);
+            qp.send_replies(self, &mut side, now, &mut notices, Some(outbox));
         }
         qp.deliver_recv(self, &mut side);
         qp.tend_parked(self, &mut side, now);

@@ -203,7 +203,7 @@ impl Core {
                 if side.has_replies() && side.will_notify() {
                     // The program sleeps, so its answer is far away; and its peer should hear first that the request has
                     // arrived, and then the answer, as from an adapter.
-                    qp.send_replies(self, &mut side, now, &mut notices);
+                    qp.send_replies(self, &mut side, now, &mut notices, None);
                 }
                 let lazy = side.has_replies() && !side.is_urgent();
                 if pending.as_ref().is_some_and(|p| is_response_to(p, qpn)) {
@@ -400,12 +400,18 @@ impl Core {
     pub(crate) fn flush_lazy(&self, rx: &mut Receiver, now: Instant) {
         rx.lazy_rounds = 0;
         rx.lazy_bytes = 0;
+        if rx.lazy.is_empty() {
+            return;
+        }
+        let mut outbox = self.take_batch();
         let mut lazy = std::mem::take(&mut rx.lazy);
         for qp in lazy.drain(..) {
             qp.lazy.store(false, Ordering::Relaxed);
-            qp.run_replies(self, now);
+            qp.run_replies(self, now, Some(&mut outbox));
         }
         rx.lazy = lazy;
+        self.flush(&mut outbox);
+        self.give_batch(outbox);
     }
 
     /// The same at the end of a process. Whoever holds a queue pair may never let go of it.
@@ -414,7 +420,7 @@ impl Core {
             qp.lazy.store(false, Ordering::Relaxed);
             if let Some(mut side) = qp.recv.try_lock_until(end) {
                 // What this has to tell comes too late for the program.
-                qp.send_replies(self, &mut side, now, &mut Notices::default());
+                qp.send_replies(self, &mut side, now, &mut Notices::default(), None);
             }
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct Inline;
 
 impl Scheduler for Inline {
     fn sends_pending(&self, core: &Core, qp: &Qp, side: &mut SendSide, now: Instant, notices: &mut Notices) {
-        qp.run_send(core, side, now, notices, usize::MAX);
+        qp.run_send(core, side, now, notices, usize::MAX, None);
     }
 
     fn replies_pending(
@@ -25,7 +25,7 @@ impl Scheduler for Inline {
         notices: &mut Notices,
     ) {
         if side.is_urgent() {
-            qp.send_replies(core, side, now, notices);
+            qp.send_replies(core, side, now, notices, None);
         }
     }
 

@@ -17,9 +17,12 @@ use super::lane::{Run, Side};
 use crate::config::Config;
 use crate::device::Core;
 use crate::device::qp::Qp;
+use crate::device::queued::Turn;
 
 /// Workers there are at most without being asked for.
 const MOST: usize = 4;
+/// How long the packets of a turn may wait for those of others, in ns.
+const TOGETHER: u64 = 30_000;
 /// Powers of two that sizes of batches are sorted by; the last takes all above.
 pub(crate) const SIZES: usize = 9;
 
@@ -209,26 +212,45 @@ fn run(core: &Core, facts: &Facts, queue: &Sender<Entry>, entries: &Receiver<Ent
     crate::mem::guard::ready_thread();
     let spin = core.config.worker_spin.duration();
     let mut runs: Vec<Run> = Vec::new();
-    while let Some(Entry::Task(qp, side)) = next(entries, spin) {
-        if core.stop.load(Ordering::Relaxed) {
+    let mut outbox = core.take_batch();
+    let mut done: Vec<(Arc<Qp>, Side, Turn)> = Vec::new();
+    while let Some(first) = next(entries, spin) {
+        let began = core.clock.now();
+        let mut stop = false;
+        let mut entry = Some(first);
+        let copying = facts.turn.lock();
+        while let Some(task) = entry.take() {
+            let Entry::Task(qp, side) = task else {
+                stop = true;
+                break;
+            };
+            if qp.lane(side).state.begin() {
+                let turn = match side {
+                    Side::Send => core.turn_of_send_side(&qp, &mut runs, &mut outbox),
+                    Side::Recv => core.turn_of_recv_side(&qp, &mut runs, &mut outbox),
+                };
+                facts.count(turn.packets);
+                done.push((qp, side, turn));
+            }
+            if !outbox.is_empty() && core.clock.now().since(began) < TOGETHER {
+                entry = entries.try_recv().ok();
+            }
+        }
+        core.flush(&mut outbox);
+        drop(copying);
+        // Only now are the turns over: what is sent inline afterwards must not overtake what they have sent.
+        for (qp, side, turn) in &done {
+            if qp.lane(*side).state.finish(turn.more) {
+                let _ = queue.send(Entry::Task(qp.clone(), *side));
+            }
+        }
+        // Whoever hears it may destroy a queue pair, which waits for the end of its turn.
+        for (qp, _, turn) in done.drain(..) {
+            qp.tell(core, turn.notices);
+        }
+        if stop || core.stop.load(Ordering::Relaxed) {
             break;
         }
-        let lane = qp.lane(side);
-        if !lane.state.begin() {
-            continue;
-        }
-        let copying = facts.turn.lock();
-        let turn = match side {
-            Side::Send => core.turn_of_send_side(&qp, &mut runs),
-            Side::Recv => core.turn_of_recv_side(&qp, &mut runs),
-        };
-        drop(copying);
-        facts.count(turn.packets);
-        if lane.state.finish(turn.more) {
-            let _ = queue.send(Entry::Task(qp.clone(), side));
-        }
-        // Whoever hears it may destroy the queue pair, which waits for the end of the run.
-        qp.tell(core, turn.notices);
     }
     // Whoever drains a task must not wait for one that is in the queue.
     while entries.try_recv().is_ok() {}

@@ -124,6 +124,7 @@ pub struct TxBatch {
     /// One word for each packet, for the side that built it: which packet it was.
     tags: Vec<u32>,
     bytes: usize,
+    references: bool,
     open: Option<Open>,
     /// Top 8 bits of the destination QPN of the last run.
     slot: u8,
@@ -168,6 +169,7 @@ impl TxBatch {
             runs: Vec::with_capacity(16),
             tags: Vec::with_capacity(MAX_PACKETS),
             bytes: 0,
+            references: false,
             open: None,
             slot: 0,
         }
@@ -180,6 +182,7 @@ impl TxBatch {
         self.runs.clear();
         self.tags.clear();
         self.bytes = 0;
+        self.references = false;
         self.open = None;
     }
 
@@ -206,6 +209,10 @@ impl TxBatch {
     /// The memory of all runs, which [`Run::pieces`] counts in.
     pub fn all_pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+    /// Whether any of it is the application's memory, which may change or vanish later.
+    pub fn references_memory(&self) -> bool {
+        self.references
     }
     /// Whether a packet with this much payload fits.
     pub fn has_room(&self, payload_len: usize) -> bool {
@@ -306,6 +313,7 @@ impl TxBatch {
                     open.written += len;
                 }
                 self.pieces.push(Piece { addr: addr as usize, len });
+                self.references = true;
                 if let Some(run) = self.runs.last_mut() {
                     run.pieces.end += 1;
                 }

@@ -87,7 +87,7 @@ enum Bench {
     },
     /// The other end of such a measurement
     #[command(hide = true)]
-    TasksPeer { mode: String, role: String, queue_pairs: usize },
+    TasksPeer { mode: String, role: tasks::Role, queue_pairs: usize },
     /// The receiving side of a stream
     #[command(hide = true)]
     Sink,
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
         Bench::Tasks { rounds, milliseconds, queue_pairs } => {
             tasks::tasks(rounds, Duration::from_millis(milliseconds), &queue_pairs)
         }
-        Bench::TasksPeer { mode, role, queue_pairs } => tasks::peer(&mode, role == "echo", queue_pairs),
+        Bench::TasksPeer { mode, role, queue_pairs } => tasks::peer(&mode, role, queue_pairs),
         Bench::Sink => sink(),
         Bench::Echo => echo(),
     };

@@ -10,19 +10,19 @@ use urxe::device::Device;
 use urxe::mem::odp::{Advice, By};
 use urxe::mem::{Access, HostAddr, Key, MemError, Memory, PdId, Table, copy};
 
-const PAGE: usize = 4096;
-const PINNED: Access = Access(15);
-const PAGED: Access = Access(15 | 64);
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const PINNED: Access = Access(15);
+pub(crate) const PAGED: Access = Access(15 | 64);
 /// Pages of the regions whose accesses are timed.
 const PAGES: usize = 1024;
 const PREFETCH: usize = 1 << 30;
 
 /// A private mapping.
-struct Map(*mut libc::c_void, usize);
+pub(crate) struct Map(*mut libc::c_void, usize);
 
 impl Map {
     #[allow(unsafe_code)]
-    fn new(len: usize) -> io::Result<Self> {
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping where the system likes. Without huge pages, which would populate many pages at once.
         unsafe {
@@ -35,7 +35,11 @@ impl Map {
         }
     }
 
-    fn addr(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
+        self.1 as u64
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
         self.0.addr() as u64
     }
 
@@ -104,12 +108,12 @@ pub(crate) fn paging(rounds: usize) -> io::Result<()> {
     let table = Table::new()?;
     let map = Map::new(PAGES * PAGE)?;
     let register = |access| {
-        let keys = table.register(PdId(1), map.addr(), map.1 as u64, map.addr(), access).map_err(other)?;
+        let keys = table.register(PdId(1), map.addr(), map.len(), map.addr(), access).map_err(other)?;
         io::Result::Ok(Key::Remote(keys.rkey))
     };
     let (pinned, paged) = (register(PINNED)?, register(PAGED)?);
     if let Err(MemError::NotPresent(miss)) =
-        table.translate(PdId(1), paged, map.addr(), map.1 as u64, Access::REMOTE_WRITE)
+        table.translate(PdId(1), paged, map.addr(), map.len(), Access::REMOTE_WRITE)
     {
         table.resolve(&miss, By::Responder).map_err(other)?;
     }
@@ -165,10 +169,9 @@ pub(crate) fn paging(rounds: usize) -> io::Result<()> {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         let map = Map::new(PREFETCH)?;
-        let keys =
-            device.memory().register(pd, map.addr(), map.1 as u64, map.addr(), PAGED).map_err(other)?;
+        let keys = device.memory().register(pd, map.addr(), map.len(), map.addr(), PAGED).map_err(other)?;
         let start = Instant::now();
-        let range = (map.addr(), map.1 as u64);
+        let range = (map.addr(), map.len());
         device.advise(pd, keys.lkey, range, Advice::Write, true).map_err(other)?;
         rates[0].push(rate(start));
         device.deregister(keys.lkey).map_err(other)?;

@@ -1,5 +1,5 @@
-//! What it costs and brings where tasks run: every mode, some numbers of queue pairs, latency, bandwidth and message
-//! rate, all in one run.
+//! What it costs and brings where tasks run: every mode, some numbers of queue pairs, latency, bandwidth, message rate
+//! and page faults, all in one run.
 //!
 //! Each end is a process. Nothing is pinned: where threads run is part of what is measured.
 
@@ -13,9 +13,9 @@ use urxe::config::{Config, Source};
 use urxe::cq::Cq;
 use urxe::device::{Device, QpInit, QueuePair};
 use urxe::ids::{LKey, Qpn, RKey};
-use urxe::mem::Access;
 use urxe::verbs::{QpCaps, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 
+use crate::paging::{Map, PAGE, PAGED, PINNED};
 use crate::{memory, socket};
 
 const MODES: [&str; 3] = ["inline", "workqueue", "auto"];
@@ -30,13 +30,69 @@ enum What {
     Latency,
     Bandwidth,
     Rate,
+    /// Writes to memory that is paged on demand, of which so many in a hundred are the first to a page.
+    Faults(usize),
 }
 
-const ALL: [(What, &str); 3] = [
+const ALL: [(What, &str); 6] = [
     (What::Latency, "2 B SEND, round trip (us)"),
     (What::Bandwidth, "64 KiB WRITE (MB/s)"),
     (What::Rate, "8 B WRITE (million/s)"),
+    (What::Faults(0), "4 KiB WRITE, 0 % page faults (million/s)"),
+    (What::Faults(1), "4 KiB WRITE, 1 % page faults (million/s)"),
+    (What::Faults(100), "4 KiB WRITE, 100 % page faults (million/s)"),
 ];
+
+impl What {
+    /// As the other process is told.
+    fn role(self) -> Role {
+        match self {
+            Self::Latency => Role::Echo,
+            Self::Bandwidth | Self::Rate => Role::Pinned,
+            Self::Faults(_) => Role::Paged,
+        }
+    }
+}
+
+/// What the other process does.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// Answers.
+    Echo,
+    /// Leaves everything to its device.
+    Pinned,
+    /// So too, and its memory is paged on demand.
+    Paged,
+}
+
+impl Role {
+    fn name(self) -> String {
+        clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+}
+
+/// Pages of the target that are written to again and again; the ones behind them are for first writes.
+const WARM: usize = 64;
+/// Enough first writes for a measurement of a second.
+const FRESH: usize = 1 << 18;
+
+/// Which page of the target each write goes to.
+struct Pages {
+    percent: usize,
+    writes: usize,
+    fresh: usize,
+}
+
+impl Pages {
+    fn next(&mut self) -> usize {
+        self.writes += 1;
+        if (self.writes * self.percent) % 100 < self.percent && self.fresh < FRESH {
+            self.fresh += 1;
+            return WARM + self.fresh - 1;
+        }
+        self.writes % WARM
+    }
+}
 
 /// What a round has given.
 #[derive(Clone, Copy)]
@@ -78,8 +134,7 @@ struct End {
     device: Device,
     cq: Arc<Cq>,
     qps: Vec<QueuePair>,
-    /// Registered, and so at its place as long as the device.
-    memory: Vec<u8>,
+    memory: Map,
     lkey: LKey,
     rkey: RKey,
 }
@@ -89,7 +144,7 @@ fn other(error: impl ToString) -> io::Error {
 }
 
 impl End {
-    fn new(mode: &str, count: usize) -> io::Result<Self> {
+    fn new(mode: &str, count: usize, role: Role) -> io::Result<Self> {
         let mut config = Config::default();
         config.set("tasks", mode, Source::Default).map_err(other)?;
         let device = Device::open(&config).map_err(other)?;
@@ -115,14 +170,18 @@ impl End {
             })
         });
         let qps = qps.collect::<Result<Vec<_>, _>>().map_err(other)?;
-        let memory = vec![0x5a; BYTES as usize];
-        let (addr, len) = (memory.as_ptr() as u64, memory.len() as u64);
-        let keys = device.memory().register(pd, addr, len, addr, Access(15)).map_err(other)?;
+        let (len, access) = match role {
+            Role::Paged => ((WARM + FRESH) * PAGE, PAGED),
+            _ => (BYTES as usize, PINNED),
+        };
+        let memory = Map::new(len)?;
+        let (addr, len) = (memory.addr(), memory.len());
+        let keys = device.memory().register(pd, addr, len, addr, access).map_err(other)?;
         Ok(Self { device, cq, qps, memory, lkey: keys.lkey, rkey: keys.rkey })
     }
 
     fn addr(&self) -> u64 {
-        self.memory.as_ptr() as u64
+        self.memory.addr()
     }
 
     /// What the peer has to know, on one line.
@@ -158,6 +217,20 @@ impl End {
         self.qps[index].post_send([wr]).map_err(|(_, error)| other(error))
     }
 
+    /// Lets the pages that are written to again and again be present at the target.
+    fn warm(&self, remote: Remote) -> io::Result<()> {
+        for page in 0..WARM {
+            let remote = Remote { addr: remote.addr + (page * PAGE) as u64, ..remote };
+            self.post(0, SendOp::Write(remote), 8)?;
+            let mut done = 0;
+            while done == 0 {
+                self.device.poll();
+                self.cq.poll_with(1, |_| done += 1);
+            }
+        }
+        Ok(())
+    }
+
     fn index(&self, qpn: Qpn) -> usize {
         self.qps.iter().position(|qp| qp.number() == qpn).unwrap_or(0)
     }
@@ -172,9 +245,8 @@ struct Peer {
 
 impl Peer {
     fn start(mode: &str, what: What, count: usize) -> io::Result<Self> {
-        let role = if what == What::Latency { "echo" } else { "idle" };
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["tasks-peer", mode, role, &count.to_string()])
+            .args(["tasks-peer", mode, &what.role().name(), &count.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -197,7 +269,7 @@ impl Drop for Peer {
 
 fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<Sample> {
     let mut peer = Peer::start(mode, what, count)?;
-    let end = End::new(mode, count)?;
+    let end = End::new(mode, count, Role::Pinned)?;
     let remote = end.connect(&peer.line()?)?;
     writeln!(peer.input, "{}", end.describe())?;
     peer.line()?;
@@ -206,7 +278,21 @@ fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<S
         What::Latency => (2, SendOp::Send),
         What::Bandwidth => (BYTES, SendOp::Write(remote)),
         What::Rate => (8, SendOp::Write(remote)),
+        What::Faults(_) => (PAGE as u32, SendOp::Write(remote)),
     };
+    let mut pages = match what {
+        What::Faults(percent) => Some(Pages { percent, writes: 0, fresh: 0 }),
+        _ => None,
+    };
+    let mut post = |index| {
+        let op = pages.as_mut().map_or(op, |pages| {
+            SendOp::Write(Remote { addr: remote.addr + (pages.next() * PAGE) as u64, ..remote })
+        });
+        end.post(index, op, len)
+    };
+    if what.role() == Role::Paged {
+        end.warm(remote)?;
+    }
     // A request is over with its completion, or, in a ping-pong, with the answer.
     let over = if what == What::Latency { WcOpcode::Recv } else { WcOpcode::RdmaWrite };
     let depth = if what == What::Latency { 1 } else { (DEPTH / count).max(1) };
@@ -216,7 +302,7 @@ fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<S
     for (index, posted) in posted.iter_mut().enumerate() {
         for _ in 0..depth {
             posted.push_back(Instant::now());
-            end.post(index, op, len)?;
+            post(index)?;
         }
     }
     let mut open = count * depth;
@@ -246,7 +332,7 @@ fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<S
             }
             if more {
                 posted[index].push_back(now);
-                end.post(index, op, len)?;
+                post(index)?;
             } else {
                 open -= 1;
             }
@@ -263,7 +349,7 @@ fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<S
         value: match what {
             What::Latency => at(0.5),
             What::Bandwidth => messages * f64::from(BYTES) / seconds / 1e6,
-            What::Rate => messages / seconds / 1e6,
+            What::Rate | What::Faults(_) => messages / seconds / 1e6,
         },
         p99: at(0.99),
         cpu: (cpu.as_nanos() as u64 + of_peer) as f64 / messages / 1e3,
@@ -271,9 +357,9 @@ fn measure(mode: &str, what: What, count: usize, time: Duration) -> io::Result<S
 }
 
 /// The other process: answers what comes, or leaves everything to its device.
-pub(crate) fn peer(mode: &str, echo: bool, count: usize) -> io::Result<()> {
+pub(crate) fn peer(mode: &str, role: Role, count: usize) -> io::Result<()> {
     socket::end_with_parent();
-    let end = End::new(mode, count)?;
+    let end = End::new(mode, count, role)?;
     println!("{}", end.describe());
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;
@@ -281,7 +367,7 @@ pub(crate) fn peer(mode: &str, echo: bool, count: usize) -> io::Result<()> {
     println!("ready");
     let cpu = socket::cpu_time();
     let over = std::thread::spawn(|| io::stdin().read_line(&mut String::new()).map(|_| ()));
-    while echo && !over.is_finished() {
+    while role == Role::Echo && !over.is_finished() {
         let mut done = Vec::new();
         end.cq.poll_with(64, |wc| done.push(wc));
         if done.is_empty() {

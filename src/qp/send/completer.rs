@@ -364,9 +364,13 @@ impl SendSide {
             };
             return self.fail_front(WcStatus::RetryExcErr, cause, notices);
         }
+        // A peer that is late has lost nothing, and if it has, it says so when it hears the repetition ([`recover`](Self::recover)). Only
+        // one that stays silent may be drowning.
+        if self.retries_left < conn.retry_cnt {
+            conn.window.cut(self.now);
+        }
         self.retries_left -= 1;
         self.resent = self.now;
-        conn.window.cut(self.now);
         self.rewind(self.una);
         self.timers.ack = self.ack_timeout().map_or(Instant::NEVER, |ns| self.now.plus(ns));
         self.timers.probe = self.now.plus(self.probe_interval());
@@ -378,16 +382,12 @@ impl SendSide {
     fn probe(&mut self) {
         let tail = self.next_psn.minus(1);
         let told = self.rewound.is_some_and(|(psn, _)| psn == self.una);
-        let all = self.timers.probes > 0 || told;
         let psn = match self.awaited.back() {
-            _ if all => self.una,
+            _ if told || self.timers.probes > 0 => self.una,
             Some(a) if !tail.is_before(a.first) => a.first,
             _ if !tail.is_before(self.una) => tail,
             _ => self.una,
         };
-        if all && let Some(conn) = &self.conn {
-            conn.window.cut(self.now);
-        }
         self.timers.probes += 1;
         self.backoff += 1;
         self.resent = self.now;

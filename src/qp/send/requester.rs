@@ -72,7 +72,7 @@ fn look_ahead(wqe: &Wqe, offset: u64, cause: Cause) -> Cause {
 }
 
 impl SendSide {
-    /// Fills `batch` with what may be sent now. After the batch was sent, [`handle_sent`](Self::handle_sent) must hear
+    /// Adds to `batch` what may be sent now. After the batch was sent, [`handle_sent`](Self::handle_sent) must hear
     /// how much of it left.
     pub fn poll_transmit(
         &mut self,
@@ -85,6 +85,7 @@ impl SendSide {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.conn.is_none() {
             return Progress::Wait;
         }
+        let first = batch.packets();
         while self.next < self.wqes.len() {
             if self.blocked().is_some() {
                 break;
@@ -118,7 +119,7 @@ impl SendSide {
                 self.next += 1;
             }
         }
-        if batch.is_empty() {
+        if batch.packets() == first {
             self.check_drained(notices);
         }
         Progress::Wait
@@ -153,15 +154,19 @@ impl SendSide {
         if wqe.wants_response() && self.awaited.len() >= usize::from(conn.max_rd_atomic) {
             return Some(Blocked::ReadCredits);
         }
-        let own = self.sent_charge - self.acked_charge;
         let more = match wqe.op {
             SendOp::Read(_) => wqe.len.min(READ_CHUNK),
             _ => wqe.len.min(conn.mtu.bytes()),
         };
-        if self.next_psn.since(self.una) >= MAX_OUTSTANDING || !conn.window.allows(own, more) {
-            return Some(Blocked::Window);
-        }
-        None
+        // Who stops must have asked for the acknowledgement that lets it go on; so one packet more, which asks.
+        let full = self.window_is_full(more) && self.unasked == 0;
+        (full || self.next_psn.since(self.una) >= MAX_OUTSTANDING).then_some(Blocked::Window)
+    }
+
+    /// Whether the peer's window has no room for `more` bytes of this queue pair.
+    fn window_is_full(&self, more: u32) -> bool {
+        let own = self.sent_charge - self.acked_charge;
+        self.conn.as_ref().is_some_and(|conn| !conn.window.allows(own, more))
     }
 
     /// Unreliable: whether the peer has to take what is on the way first.
@@ -230,7 +235,9 @@ impl SendSide {
             && !matches!(wqe.op, SendOp::Write(_));
         let charge = shape.len + super::PACKET_OVERHEAD;
         let ask = self.kind == QpType::Rc
-            && (shape.position.is_end() || self.unasked + charge > conn.window.limit() / 4);
+            && (shape.position.is_end()
+                || self.unasked + charge > conn.window.limit() / 4
+                || self.window_is_full(shape.len));
         bth.ack_request = ask;
         if self.kind != QpType::Rc {
             let limit = u64::from(conn.window.max() / 2);
@@ -522,7 +529,7 @@ impl SendSide {
             }
             // A READ request of which part was answered is asked for anew from `psn` on; what is before `psn` was.
             self.rtt_probe = None;
-            self.unasked = 0;
+            self.unasked = (self.sent_charge - self.acked_charge).min(u64::from(u32::MAX)) as u32;
         }
     }
 
