@@ -8,6 +8,7 @@ mod harness;
 mod traffic;
 
 mod faults;
+mod huge_pages;
 mod memory;
 mod policies;
 mod stress;

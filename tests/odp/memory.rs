@@ -2,10 +2,13 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const PAGE: usize = 4096;
+/// Of x86-64, and of others whose pages have 4 KiB.
+pub(crate) const HUGE: usize = 2 << 20;
 
 /// A mapping of our own.
 pub(crate) struct Map {
@@ -14,21 +17,34 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    fn new(len: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> Self {
+    fn try_new(len: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
         let len = len.next_multiple_of(PAGE);
         // Far from where the system looks for room, so that no other thread's mapping ever falls into a hole of this.
         static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
-        let place = NEXT.fetch_add(len.next_multiple_of(1 << 21) as u64 + (1 << 21), Ordering::Relaxed);
+        let place = NEXT.fetch_add((len.next_multiple_of(HUGE) + HUGE) as u64, Ordering::Relaxed);
         let flags = flags | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: a new mapping where there is none.
         let at = unsafe { libc::mmap(place as *mut libc::c_void, len, protection, flags, fd, 0) };
-        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Self { addr: at as u64, len }
+        if at == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self { addr: at as u64, len })
+        }
+    }
+
+    fn new(len: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> Self {
+        Self::try_new(len, protection, flags, fd).expect("memory can be mapped")
     }
 
     /// Zero pages, none of them present.
     pub(crate) fn anonymous(len: usize) -> Self {
         Self::new(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Of the huge pages that the system has set aside, if they are enough.
+    pub(crate) fn of_huge_pages(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        Self::try_new(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
     }
 
     /// A file in memory: what is taken away from the address space is still in the file.
@@ -94,6 +110,22 @@ impl Map {
         let start = self.check(at, len);
         // SAFETY: within the mapping, which nothing refers to.
         assert_eq!(unsafe { libc::mprotect(start, len, protection) }, 0);
+    }
+
+    /// How many bytes of it the system has put into huge pages of its own accord (AnonHugePages).
+    pub(crate) fn in_huge_pages(&self) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("there is /proc");
+        let within = self.addr..self.addr + self.len as u64;
+        let mut ours = false;
+        let mut bytes = 0;
+        for line in maps.lines() {
+            let start = line.split_once('-').and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
+            ours = start.map_or(ours, |start| within.contains(&start));
+            let size = line.strip_prefix("AnonHugePages:").filter(|_| ours);
+            let size = size.and_then(|size| size.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+            bytes += size.unwrap_or(0) << 10;
+        }
+        bytes
     }
 
     /// How many pages are in memory.

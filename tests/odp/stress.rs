@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAGES: usize = 64;
 
 /// Two devices whose tasks run so.
-fn devices(tasks: &str) -> [Device; 2] {
+pub(crate) fn devices(tasks: &str) -> [Device; 2] {
     [0, 1].map(|_| Device::open(&config(&[("tasks", tasks), ("workers", "2")])).unwrap())
 }
 
-const MODES: [&str; 3] = ["inline", "workqueue", "auto"];
+pub(crate) const MODES: [&str; 3] = ["inline", "workqueue", "auto"];
 
-fn pair(a: &Device, b: &Device) -> (End, End) {
+pub(crate) fn pair(a: &Device, b: &Device) -> (End, End) {
     let init = EndInit { bytes: PAGES * PAGE, ..EndInit::default() };
     let (a, b) = (End::new(a, init.clone()), End::new(b, init));
     // Nothing is lost for long here, and who waits for a time-out waits in vain.

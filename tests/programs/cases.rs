@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use std::process::Command;
 
-use crate::cm;
 use crate::harness::{self, Background, PATIENCE, urxe};
-use crate::mpi;
+use crate::{cm, impaired, mpi, paging};
+
+/// Variables for the program.
+pub(crate) type Env = Vec<(&'static str, &'static str)>;
 
 /// The one that is a crate.
 pub(crate) const SIDEWAY: &str = "sideway";
@@ -16,7 +18,7 @@ pub(crate) struct Case {
     pub(crate) package: &'static str,
     pub(crate) program: &'static str,
     pub(crate) arguments: String,
-    pub(crate) env: &'static [(&'static str, &'static str)],
+    pub(crate) env: Env,
     pub(crate) kind: Kind,
     pub(crate) check: Check,
 }
@@ -149,7 +151,7 @@ impl Case {
         };
         for word in self.arguments.split_whitespace() {
             match word {
-                mpi::EVERY_BYTE => command.arg(mpi::every_byte(self.package)?),
+                _ if mpi::PROGRAMS.contains(&word) => command.arg(mpi::compiled(word, self.package)?),
                 _ => command.arg(word.replace("PORT", port)),
             };
         }
@@ -240,6 +242,8 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(qperf());
     cases.extend(cm::cases());
     cases.extend(mpi::cases());
+    cases.extend(impaired::cases());
+    cases.extend(paging::cases());
     cases
 }
 
@@ -248,7 +252,7 @@ fn ibverbs_utils() -> Vec<Case> {
         package: "ibverbs-utils",
         program,
         arguments: arguments.into(),
-        env: &[],
+        env: Env::new(),
         kind: Kind::Single,
         check: Check::Says(words),
     };
@@ -273,12 +277,6 @@ fn ibverbs_utils() -> Vec<Case> {
                 "-t -N -c -g 0",
                 "-c -s 1000000 -n 50",
                 "-m 4096 -r 16",
-                "-o",
-                "-o -O",
-                "-o -P",
-                "-o -O -P",
-                "-o -e -c -s 1000000 -n 50",
-                "-o -O -P -c -s 1000000 -n 50",
             ],
         ),
         ("ibv_uc_pingpong", &["", "-g 0", "-e", "-c", "-m 256"]),
@@ -291,7 +289,7 @@ fn ibverbs_utils() -> Vec<Case> {
                 package: "ibverbs-utils",
                 program,
                 arguments: (*arguments).into(),
-                env: &[],
+                env: Env::new(),
                 kind: Kind::Pair,
                 check: Check::Pingpong,
             });
@@ -361,7 +359,7 @@ fn perftest() -> Vec<Case> {
                 package: "perftest",
                 program: p.program,
                 arguments,
-                env: &[],
+                env: Env::new(),
                 kind: Kind::Pair,
                 check: Check::Rows(rows),
             });
@@ -391,10 +389,6 @@ fn perftest() -> Vec<Case> {
                 add(format!("{c}--use-srq -n {n}"), 1);
             }
             add(format!("{c}-D 2"), 1);
-            // perftest itself has on-demand paging for no others.
-            if *connection != "UC" && !p.program.starts_with("ib_atomic") {
-                add(format!("{c}--odp -n {n}"), 1);
-            }
         }
         if p.mtu {
             for mtu in [256, 512, 1024, 2048, 4096] {
@@ -410,11 +404,11 @@ fn perftest() -> Vec<Case> {
 /// groups, so it is given a fabric.
 fn multicast() -> Vec<Case> {
     let group = |last: u8| format!("-M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:{last}");
-    let case = |program, arguments: String, env, rows| Case {
+    let case = |program, arguments: String, env: &[(&'static str, &'static str)], rows| Case {
         package: "perftest",
         program,
         arguments,
-        env,
+        env: env.to_vec(),
         kind: Kind::Pair,
         check: Check::Rows(rows),
     };
@@ -428,12 +422,15 @@ fn multicast() -> Vec<Case> {
     ]
 }
 
+/// rc_v is rc_verbs with ud_verbs to set up connections, without which UCX has no way to find the peer's queue pair.
+pub(crate) const RC: &[(&str, &str)] = &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "urxe0:1")];
+
 fn ucx() -> Vec<Case> {
-    let case = |program, arguments: &str, env, kind, check| Case {
+    let case = |program, arguments: &str, env: &[(&'static str, &'static str)], kind, check| Case {
         package: "ucx-utils",
         program,
         arguments: arguments.into(),
-        env,
+        env: env.to_vec(),
         kind,
         check,
     };
@@ -444,8 +441,6 @@ fn ucx() -> Vec<Case> {
         Kind::Single,
         Check::Says(&["Transport: rc_verbs", "Transport: ud_verbs", "Device: urxe0:1"]),
     )];
-    // rc_v is rc_verbs with ud_verbs to set up connections, without which UCX has no way to find the peer's queue pair.
-    const RC: &[(&str, &str)] = &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "urxe0:1")];
     const UD: &[(&str, &str)] = &[("UCX_TLS", "ud_verbs"), ("UCX_NET_DEVICES", "urxe0:1")];
     for env in [RC, UD] {
         for arguments in [
@@ -462,11 +457,6 @@ fn ucx() -> Vec<Case> {
         ] {
             cases.push(case("ucx_perftest", arguments, env, Kind::Pair, Check::UcxFinal));
         }
-    }
-    const ODP: &[(&str, &str)] =
-        &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "urxe0:1"), ("UCX_IB_REG_METHODS", "odp,direct")];
-    for arguments in ["-t tag_bw -n 100 -w 10 -s 1000000", "-t ucp_put_bw -n 500 -w 100 -s 4096"] {
-        cases.push(case("ucx_perftest", arguments, ODP, Kind::Pair, Check::UcxFinal));
     }
     // UCX offers no RDMA over UD, and atomics over verbs only where they are atomic for the adapter alone (ATOMIC_HCA).
     for (transport, tests) in [
@@ -487,7 +477,7 @@ fn sideway() -> Vec<Case> {
         package: SIDEWAY,
         program,
         arguments: arguments.into(),
-        env: &[],
+        env: Env::new(),
         kind,
         check,
     };
@@ -527,7 +517,7 @@ fn qperf() -> Vec<Case> {
         package: "qperf",
         program: "qperf",
         arguments: "-lp PORT".into(),
-        env: &[],
+        env: Env::new(),
         kind: Kind::Sides("", client),
         check: Check::Values(values),
     };

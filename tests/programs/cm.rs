@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cases::{Case, Check, Kind, Ready};
+use crate::cases::{Case, Check, Env, Kind, RC, Ready};
 use crate::harness::{self, Background, Output, PATIENCE, urxe};
-
-const NONE: &[(&str, &str)] = &[];
 
 fn sides(
     package: &'static str,
@@ -22,7 +20,7 @@ fn sides(
         package,
         program,
         arguments: arguments.into(),
-        env: NONE,
+        env: Env::new(),
         kind: Kind::Sides(server, client.into()),
         check,
     }
@@ -37,7 +35,7 @@ fn one_host(
     check: Check,
 ) -> Case {
     let kind = Kind::OneHost { server: server.into(), client: client.into(), ready, stays };
-    Case { package, program, arguments: arguments.into(), env: NONE, kind, check }
+    Case { package, program, arguments: arguments.into(), env: Env::new(), kind, check }
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -110,7 +108,7 @@ fn perftest() -> Vec<Case> {
                 package: "perftest",
                 program,
                 arguments: format!("-R {option}"),
-                env: NONE,
+                env: Env::new(),
                 kind: Kind::Pair,
                 check: Check::Rows(rows),
             });
@@ -120,35 +118,63 @@ fn perftest() -> Vec<Case> {
 }
 
 fn libfabric() -> Vec<Case> {
-    let mut cases = vec![Case {
+    let info = |env: &[(&'static str, &'static str)], arguments: &str, check| Case {
         package: "libfabric-bin",
         program: "fi_info",
-        arguments: "-p verbs".into(),
-        env: NONE,
+        arguments: arguments.into(),
+        env: env.to_vec(),
         kind: Kind::Single,
-        check: Check::Says(&["provider: verbs", "domain: urxe0", "FI_EP_MSG", "verbs;ofi_rxm"]),
-    }];
-    // The server tells the client an address of its host, which need not be a device's.
-    for (provider, kind) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
+        check,
+    };
+    let mut cases = vec![
+        info(
+            &[],
+            "-p verbs",
+            Check::Says(&["provider: verbs", "domain: urxe0", "FI_EP_MSG", "verbs;ofi_rxm"]),
+        ),
+        // What may be injected is what may be inline: by messages as much as libfabric is told, here its default; by
+        // datagrams the device's limit; by ofi_rxm as much as messages, less its header.
+        info(
+            &[],
+            "-p verbs -v",
+            Check::Says(&["inject_size: 256\n", "inject_size: 1024\n", "inject_size: 192\n"]),
+        ),
+        // More than the device's limit: by messages and by datagrams as much as it allows.
+        info(&[MUCH_INLINE], "-p verbs -v", Check::Count("inject_size: 1024\n", 2)),
+        info(&[MUCH_INLINE], "-p verbs;ofi_rxm -v", Check::Count("inject_size: 960\n", 3)),
+    ];
+    let pingpong = |env: &[(&'static str, &'static str)], arguments: String, sizes: &'static [&str]| {
+        let sides = ("-B PORT", "-P PORT SERVER");
+        let check = Check::Sides(sizes, sizes);
+        let env = env.to_vec();
+        // The server tells the client an address of its host, which need not be a device's.
+        let case = one_host("libfabric-bin", "fi_pingpong", arguments, sides, (Ready::Tcp, false), check);
+        Case { env, ..case }
+    };
+    for (provider, kind) in PROVIDERS {
         for (options, sizes) in [
             ("-I 10 -S all -c", &["64 ", "1k ", "4k ", "64k ", "1m ", "2m "][..]),
             ("-I 1000 -S 64", &["64 "]),
         ] {
-            let arguments = format!("-p {provider} -e {kind} {options}");
-            let sides = ("-B PORT", "-P PORT SERVER");
-            let check = Check::Sides(sizes, sizes);
-            cases.push(one_host(
-                "libfabric-bin",
-                "fi_pingpong",
-                arguments,
-                sides,
-                (Ready::Tcp, false),
-                check,
-            ));
+            cases.push(pingpong(&[], format!("-p {provider} -e {kind} {options}"), sizes));
+        }
+    }
+    // fi_pingpong injects what is less than the limit.
+    for (env, limits) in [(&[][..], [256, 192]), (&[MUCH_INLINE], [1024, 960])] {
+        for ((provider, kind), limit) in PROVIDERS.into_iter().zip(limits) {
+            for size in limit - 1..=limit + 1 {
+                let arguments = format!("-p {provider} -e {kind} -I 200 -c -S {size}");
+                cases.push(pingpong(env, arguments, &[" =200 "]));
+            }
         }
     }
     cases
 }
+
+/// With the kind of endpoint that each has.
+const PROVIDERS: [(&str, &str); 2] = [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")];
+/// More inline data than the device allows.
+const MUCH_INLINE: (&str, &str) = ("FI_VERBS_INLINE_SIZE", "4096");
 
 /// The writing side is fio's client. It compares nothing by RDMA; what is sent is looked at by who receives. fio allows
 /// no RNR retries and so wants as many receives as there are sends.
@@ -189,11 +215,7 @@ fn ucx() -> Vec<Case> {
     ["-o read,write", "-o read,write -A"]
         .into_iter()
         .map(|options| Case {
-            env: &[
-                ("UCX_TLS", "rc_v"),
-                ("UCX_NET_DEVICES", "urxe0:1"),
-                ("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"),
-            ],
+            env: [RC, &[("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm")]].concat(),
             ..one_host(
                 "ucx-utils",
                 "io_demo",

@@ -7,8 +7,10 @@ mod cases;
 mod cli;
 mod cm;
 mod harness;
+mod impaired;
 mod mpi;
 mod networks;
+mod paging;
 mod pyverbs;
 mod report;
 mod toy;
@@ -28,17 +30,20 @@ fn main() -> ExitCode {
     let programs = cases::all().into_iter().map(|case| Trial::test(case.name(), move || run(&case)));
     let cli =
         cli::all().into_iter().map(|(name, test)| Trial::test(format!("cli::{name}"), move || Ok(test()?)));
-    let pyverbs = Trial::test("pyverbs_suite", || {
-        let result = pyverbs::run();
-        report::record(report::PYVERBS, result.as_deref().unwrap_or("fails\n"))?;
-        Ok(result.map(|_| ())?)
+    let pyverbs = pyverbs::runs().into_iter().map(|run| {
+        Trial::test(run.name, move || {
+            let result = run.judged();
+            report::record(run.name, result.as_deref().unwrap_or("fails\n"))?;
+            Ok(result.map(|_| ())?)
+        })
     });
     let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
+    let faults = Trial::test("ucx_with_paged_memory_meets_faults", || Ok(paging::ucx_meets_faults()?));
     let cm = cm::tests().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
     let hosts = networks::all().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
     libtest_mimic::run(
         &arguments,
-        programs.chain(cli).chain(cm).chain(hosts).chain([pyverbs, refused]).collect(),
+        programs.chain(cli).chain(cm).chain(hosts).chain(pyverbs).chain([refused, faults]).collect(),
     )
     .exit_code()
 }

@@ -1,8 +1,10 @@
-"""Runs the test suite of pyverbs and prints a line for each test: name, how it ended, and why it was skipped."""
+"""Runs the test suite of pyverbs, or the modules that it is given, and prints a line for each test: name, how it ended, and
+why it was skipped."""
 
 import sys
 import unittest
 
+modules = sys.argv[1:]
 sys.argv = ["run_tests.py", "--dev", "urxe0", "--gid", "0"]
 from args_parser import parser  # noqa: E402, it reads the arguments
 
@@ -33,4 +35,5 @@ class Lines(unittest.TestResult):
         print(self.failures[-1][1])
 
 
-unittest.defaultTestLoader.loadTestsFromModule(tests).run(Lines())
+loader = unittest.defaultTestLoader
+(loader.loadTestsFromNames(modules) if modules else loader.loadTestsFromModule(tests)).run(Lines())

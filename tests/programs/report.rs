@@ -1,11 +1,12 @@
 //! docs/programs.md: what ran, in which version, and how it ended. Without `WRITE_DOCS=1` it is target/programs.md.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cases;
 use crate::harness::{profile_folder, repository, sideway};
+use crate::{cases, pyverbs};
 
 /// The name under which the suite of pyverbs is noted.
 pub(crate) const PYVERBS: &str = "pyverbs_suite";
@@ -28,8 +29,8 @@ const HEAD: &str = "\
 
 Unmodified: from Debian's packages, and the examples of the crate sideway. Programs in pairs run as `urxe pair -- PROGRAM ARGUMENTS`, the others as
 `urxe run -- PROGRAM ARGUMENTS`; a pair passes when both sides end with 0 and report results. What only the server or only
-the client of a pair is given stands around a `/`. `every_byte` is tests/mpi/every_byte.c, which looks at every byte that
-it moves. This page is written by `cargo xtask test --write-docs` (tests/programs).
+the client of a pair is given stands around a `/`. `every_byte` and `long_messages` are tests/mpi/*.c, which look at every
+byte that they move. This page is written by `cargo xtask test --write-docs` (tests/programs).
 ";
 
 /// Notes the result of a test and renews the page. Each test may be a process of its own.
@@ -60,11 +61,15 @@ fn text() -> String {
             text += &format!("| `{}` | {} |\n", case.command(), noted(&case.name()));
         }
     }
-    let version = version("python3-pyverbs");
-    text + &format!(
-        "\n## python3-pyverbs {version}\n\nThe suite of its package, but for one vendor's hardware:\n\n{}",
-        noted(PYVERBS)
-    )
+    let _ = write!(text, "\n## python3-pyverbs {}\n", version("python3-pyverbs"));
+    for run in pyverbs::runs() {
+        let what = match run.env {
+            None => "The suite of its package, but for one vendor's hardware:".to_owned(),
+            Some((name, value)) => format!("Of that `test_odp`, with `{name}={value}`:"),
+        };
+        let _ = write!(text, "\n{what}\n\n{}", noted(run.name));
+    }
+    text
 }
 
 fn noted(name: &str) -> String {

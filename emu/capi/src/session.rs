@@ -8,7 +8,9 @@ use device::cm::Event;
 use device::config::{Config, Daemon};
 use parking_lot::{Mutex, MutexGuard};
 use urxe_control::client::{Client, Listener};
-use urxe_control::protocol::{DeviceReport, MAX_REPORTED_QPS, ProcessReport, QpReport};
+use urxe_control::protocol::{
+    DeviceReport, MAX_REPORTED_QPS, MAX_REPORTED_REGIONS, ProcessReport, QpReport, RegionReport,
+};
 
 use crate::boundary::{Errno, Outcome, quiet_panics};
 use crate::verbs::device::{Opened, current};
@@ -136,15 +138,22 @@ fn describe(opened: &Opened) -> DeviceReport {
         send_queue: count(qp.send_queue),
         receive_queue: count(qp.receive_queue),
     });
+    let named = |counters: &mut dyn Iterator<Item = (&'static str, u64)>| -> Vec<_> {
+        counters.map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    let regions = device.memory().demand_regions().into_iter().take(MAX_REPORTED_REGIONS);
+    let regions =
+        regions.map(|(lkey, stats)| RegionReport { lkey: lkey.0, counters: named(&mut stats.all()) });
     let config = device.config();
     let tasks = format!("tasks {:?}", config.tasks).to_lowercase();
     DeviceReport {
         name: config.device.to_string(),
         address: device.port().ip,
-        counters: device.counters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        counters: named(&mut device.counters().into_iter()),
         qps: qps.collect(),
         qp_count: count(device.queue_pairs()),
         threads: std::iter::once(tasks).chain(device.threads().iter().map(ToString::to_string)).collect(),
+        regions: regions.collect(),
     }
 }
 

@@ -9,7 +9,8 @@ use urxe::config::Config;
 use urxe_control::Error;
 use urxe_control::launch::Launch;
 use urxe_control::protocol::{
-    DaemonStatus, DeviceReport, DeviceStatus, Notice, ProcessStatus, QpReport, Reply, Request, ToClient,
+    DaemonStatus, DeviceReport, DeviceStatus, Notice, ProcessStatus, QpReport, RegionReport, Reply, Request,
+    ToClient,
 };
 
 use crate::Failure;
@@ -125,7 +126,12 @@ fn report_json(device: &DeviceReport) -> Value {
         "qp_count": device.qp_count,
         "qps": device.qps.iter().map(qp_json).collect::<Vec<_>>(),
         "threads": device.threads,
+        "regions": device.regions.iter().map(region_json).collect::<Vec<_>>(),
     })
+}
+
+fn region_json(region: &RegionReport) -> Value {
+    json!({ "lkey": region.lkey, "counters": counters_json(&region.counters) })
 }
 
 fn qp_json(qp: &QpReport) -> Value {
@@ -181,6 +187,10 @@ fn as_text(picture: &Picture) -> String {
                 device.threads.join("; ")
             );
             counters_text(&mut text, &device.counters);
+            for region in &device.regions {
+                let _ = writeln!(text, "  region with lkey {:#x}, paged on demand", region.lkey);
+                counters_text(&mut text, &region.counters);
+            }
             if device.qps.is_empty() {
                 continue;
             }
@@ -253,6 +263,7 @@ mod tests {
             qps: vec![qp],
             qp_count: 600,
             threads: vec!["receive thread on CPU 1".into()],
+            regions: vec![RegionReport { lkey: 0xabc, counters: vec![("page_faults".into(), 9)] }],
         };
         let process = ProcessStatus {
             pid: 77,
@@ -284,6 +295,8 @@ mod tests {
             "1 processes did not answer",
             "239.1.2.3 (2)",
             "slot 1",
+            "region with lkey 0xabc",
+            "page_faults=9",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in\n{text}");
         }
@@ -295,6 +308,7 @@ mod tests {
         let json = as_json(&picture());
         assert_eq!(json["processes"][0]["devices"][0]["qps"][0]["peer"]["qpn"], 0x02_0011);
         assert_eq!(json["processes"][0]["devices"][0]["counters"]["rcvd_rnr_err"], 0);
+        assert_eq!(json["processes"][0]["devices"][0]["regions"][0]["counters"]["page_faults"], 9);
         assert_eq!(json["devices"][0]["groups"]["239.1.2.3"], 2);
         assert_eq!(json["daemon"]["pid"], 5);
     }

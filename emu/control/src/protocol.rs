@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use urxe::cm;
 
 /// Raised with every change of the messages: both ends must be of one version.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The first bytes of every connection, before the version (two bytes, little endian) and a [`Hello`].
 /// The daemon answers with a [`Welcome`] after the same bytes and its own version, so that each end can tell the other's.
 pub const MAGIC: [u8; 4] = *b"urxe";
@@ -236,6 +236,20 @@ pub struct DeviceReport {
     pub qp_count: u32,
     /// CPUs and threads: a line for people each.
     pub threads: Vec<String>,
+    /// Memory that is paged on demand, at most [`MAX_REPORTED_REGIONS`] regions.
+    pub regions: Vec<RegionReport>,
+}
+
+/// Regions that a report lists.
+pub const MAX_REPORTED_REGIONS: usize = 32;
+
+/// A region of memory that is paged on demand.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionReport {
+    /// Its local key.
+    pub lkey: u32,
+    /// What it has counted: name and value.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// Queue pairs that a report lists.

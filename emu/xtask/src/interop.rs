@@ -2,22 +2,15 @@
 //! rdma_rxe, in a VM.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Result, is_root, root, succeeds, target};
+use crate::lab::{self, GUEST_ADDRESS, HOST_ADDRESS, Lab};
+use crate::{Result, target};
 
-/// A guest and a namespace of our own, so that a lab that somebody uses is left alone.
-const GUEST: &str = "9";
-const NAMESPACE: &str = "urxe-interop";
-const HOST_ADDRESS: &str = "10.77.0.1";
-const GUEST_ADDRESS: &str = "10.77.0.10";
-/// Of the network: an RDMA MTU of 4096 fits.
-const MTU: &str = "4200";
 /// For one case. The guest is emulated: 40 MB/s on an idle host, 5 on a busy one, and `-a` moves 84 MB.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -29,7 +22,7 @@ pub(crate) enum Outcome {
 
 /// Runs the cases whose name contains `filter`; fails if one fails.
 pub(crate) fn interop(urxe: &Path, filter: &str) -> Result<Outcome> {
-    if let Some(why) = obstacle() {
+    if let Some(why) = lab::obstacle() {
         eprintln!("no kernel interop: {why}");
         return Ok(Outcome::Impossible(why));
     }
@@ -61,25 +54,6 @@ pub(crate) fn interop(urxe: &Path, filter: &str) -> Result<Outcome> {
     fs::write(&file, table).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     println!("{} of {} cases passed; table in {}", cases.len() - failed, cases.len(), file.display());
     if failed == 0 { Ok(Outcome::Passed) } else { Err(format!("{failed} of {} cases failed", cases.len())) }
-}
-
-/// Why this machine cannot do it.
-fn obstacle() -> Option<String> {
-    if !is_root() {
-        return Some("needs root: it makes a network namespace and a tap device".into());
-    }
-    if !succeeds("apt-get", &["--version"]) {
-        return Some("needs a Debian host: the guest is made of Debian packages".into());
-    }
-    if !Path::new("/dev/net/tun").exists() {
-        return Some("there is no /dev/net/tun for the guest's network".into());
-    }
-    let probe = format!("{NAMESPACE}-{}", std::process::id());
-    if !succeeds("ip", &["netns", "add", &probe]) {
-        return Some("this root may not make network namespaces".into());
-    }
-    succeeds("ip", &["netns", "del", &probe]);
-    None
 }
 
 // ---- the cases -----------------------------------------------------------------------------------------------------
@@ -302,88 +276,6 @@ fn gid_index(lab: &Lab, urxe: &Path) -> Result<String> {
     let index =
         line.and_then(|l| l.split_once("GID[")?.1.split_once(']')).map(|(index, _)| index.trim().to_owned());
     index.ok_or_else(|| format!("ibv_devinfo shows no GID for {HOST_ADDRESS}:\n{text}"))
-}
-
-// ---- the lab -------------------------------------------------------------------------------------------------------
-
-/// The VM and the namespace. However this process ends, they go: another process waits for the end of a pipe, and if no
-/// word comes before it, for a start that may still be under way.
-struct Lab {
-    script: PathBuf,
-    keeper: Child,
-}
-
-impl Lab {
-    fn start() -> Result<Self> {
-        let script = root().join("tests/lab/rxe-vm");
-        let status =
-            Self::command(&script, &["status"]).output().map_err(|e| format!("{}: {e}", script.display()))?;
-        if String::from_utf8_lossy(&status.stdout).contains(&format!("guest {GUEST}: pid")) {
-            return Err(format!(
-                "guest {GUEST} already runs; `RXE_VM_NS={NAMESPACE} {} -g {GUEST} stop`",
-                script.display()
-            ));
-        }
-        checked(Self::command(&script, &["build"]))?;
-        let keeper = Command::new("bash")
-            .args(["-c", r#"read -r end || sleep 2; "$1" stop; ip netns del "$2""#, "keeper"])
-            .arg(&script)
-            .arg(NAMESPACE)
-            .envs(settings())
-            .stdin(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|e| format!("cannot run bash: {e}"))?;
-        let lab = Self { script, keeper };
-        checked(Self::command(&lab.script, &["start"]))?;
-        Ok(lab)
-    }
-
-    fn command(script: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(script);
-        command.args(arguments).envs(settings()).stdin(Stdio::null());
-        command
-    }
-
-    fn in_guest(&self, line: &str) -> Command {
-        Self::command(&self.script, &["exec", line])
-    }
-
-    /// What the daemon in the namespace says, if there is one.
-    fn status(&self, urxe: &Path) -> Option<String> {
-        let mut command = Self::command(&self.script, &["ns"]);
-        command.arg(urxe).args(["stat", "--json"]).env("URXE_CONFIG", "");
-        let output = command.output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    fn on_host(&self, urxe: &Path, env: &[(&str, &str)], line: &str) -> Command {
-        let mut command = Self::command(&self.script, &["ns"]);
-        command.arg(urxe).args(["run", "--with-parent", "--"]).args(line.split(' '));
-        command.env("URXE_CONFIG", "").envs(env.iter().copied());
-        command
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        if let Some(mut pipe) = self.keeper.stdin.take() {
-            let _ = pipe.write_all(b"end\n");
-        }
-        let _ = self.keeper.wait();
-    }
-}
-
-fn settings() -> [(&'static str, &'static str); 3] {
-    [("RXE_VM_GUEST", GUEST), ("RXE_VM_NS", NAMESPACE), ("RXE_VM_MTU", MTU)]
-}
-
-fn checked(mut command: Command) -> Result {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?} failed ({status})")),
-        Err(e) => Err(format!("cannot run {command:?}: {e}")),
-    }
 }
 
 /// A program that runs; it is killed when this is dropped.

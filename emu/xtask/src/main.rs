@@ -1,7 +1,9 @@
 //! Developer commands, on a machine that has only the Rust toolchain: `cargo xtask demo`, `test` and so on.
 
 mod interop;
+mod lab;
 mod packages;
+mod study;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,9 @@ usage: cargo xtask COMMAND
   bench [ARGUMENT...]  measures against the raw socket
   interop [FILTER]     runs perftest against the kernel's rdma_rxe in a VM (root, Debian); FILTER is a part of a
                        case's name
+  interop study [NAME [ARGUMENT...]]
+                       runs `urxe study NAME ARGUMENT...` in that VM on rdma_rxe; tasks and inject without a name. The
+                       results are left in target/studies
 ";
 
 /// What went wrong, in one line or with the output of the failed command above it.
@@ -33,6 +38,8 @@ fn main() -> ExitCode {
         ["test", "--write-docs"] => test(true),
         ["bench", rest @ ..] => bench(rest),
         ["interop"] => interop("").map(|_| ()),
+        ["interop", "study"] => kernel_studies(&["tasks", "inject"], &[]),
+        ["interop", "study", name, arguments @ ..] => kernel_studies(&[name], arguments),
         ["interop", filter] => interop(filter).map(|_| ()),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
@@ -125,6 +132,12 @@ fn interop(filter: &str) -> Result<interop::Outcome> {
     packages::install(&[Package::Perftest, Package::IbverbsUtils, Package::Iproute2])?;
     build(&[])?;
     interop::interop(&target()?.join("debug/urxe"), filter)
+}
+
+fn kernel_studies(names: &[&str], arguments: &[&str]) -> Result {
+    packages::install(&[Package::Iproute2])?;
+    cargo(&["build", "-p", "urxe-cli", "--release"])?;
+    study::studies(&target()?.join("release/urxe"), names, arguments)
 }
 
 /// How a step of the test ended.

@@ -388,6 +388,10 @@ impl SendSide {
             _ if !tail.is_before(self.una) => tail,
             _ => self.una,
         };
+        // The repetition of what was lost was lost too. A peer that is only silent may be late.
+        if told && let Some(conn) = &self.conn {
+            conn.window.cut(self.now);
+        }
         self.timers.probes += 1;
         self.backoff += 1;
         self.resent = self.now;

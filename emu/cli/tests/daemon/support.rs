@@ -150,6 +150,7 @@ fn report() -> DeviceReport {
         qps: vec![qp; 512],
         qp_count: 512,
         threads: Vec::new(),
+        regions: Vec::new(),
     }
 }
 

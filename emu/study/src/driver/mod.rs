@@ -1,1 +1,123 @@
 //! Pairs of workers, here or on two machines.
+//!
+//! A [`Pair`] is two processes, each with the device open: the initiator, which measures, and the target. Both stay for
+//! many [`Job`]s, so that jobs of pairs with different [`Setting`]s can take turns.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::work::{Job, Outcome};
+
+/// How the device of a pair is set up.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Setting {
+    /// Flags of `urxe run` without dashes, with their values: `("tasks", "workqueue")`. Only urxe takes them.
+    pub flags: Vec<(String, String)>,
+    /// CPUs of the initiator's threads; all if empty.
+    pub initiator_cpus: Vec<usize>,
+    /// CPUs of the target's threads; all if empty.
+    pub target_cpus: Vec<usize>,
+}
+
+/// What all pairs of a study have in common.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The `urxe` command, which starts workers.
+    pub urxe: PathBuf,
+    /// Another verbs device than urxe, by its name.
+    pub device: Option<String>,
+    /// GID of the port; the best one if not given.
+    pub gid_index: Option<u32>,
+    /// Flags of `urxe run` for all pairs, which a [`Setting`] may override.
+    pub flags: Vec<(String, String)>,
+    /// Where the target runs.
+    pub peer: Peer,
+    /// Time that a job may take in addition to its [`crate::work::Amount`].
+    pub patience: Duration,
+}
+
+/// Where the target runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Peer {
+    /// On this machine.
+    #[default]
+    Local,
+    /// Where `urxe study --server` runs: `HOST` or `HOST:PORT`.
+    Agent(String),
+}
+
+/// What a worker says of its device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// Its kernel driver, or `urxe` and its version.
+    pub driver: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// Most bytes of inline data of a queue pair.
+    pub max_inline: u32,
+    /// Most requests in a queue.
+    pub max_depth: u32,
+    /// Whether there are atomic operations.
+    pub atomics: bool,
+    /// Whether memory can be registered with on-demand paging.
+    pub on_demand: bool,
+    /// Whether the whole address space can.
+    pub implicit: bool,
+}
+
+/// Why a pair did not do what it was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// A signal asked the driver to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// The job is not possible, on this device or at all. The pair can do others.
+    #[error("{0}")]
+    Refused(String),
+    /// The job or a worker failed. The pair is of no use any more.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Two workers that are connected with each other.
+#[derive(Debug)]
+pub struct Pair {}
+
+impl Pair {
+    /// Starts both workers and waits until they have opened their devices.
+    pub fn start(_setting: &Setting, _options: &Options, _interrupt: &Interrupt) -> Result<Self, Error> {
+        Err(Error::Failed("not there yet".to_owned()))
+    }
+
+    /// Runs a job; returns when it is over.
+    pub fn run(&mut self, _job: &Job) -> Result<Outcome, Error> {
+        Err(Error::Failed("not there yet".to_owned()))
+    }
+
+    /// The device of the initiator.
+    pub fn device(&self) -> DeviceFacts {
+        unreachable!("no pair can be started yet")
+    }
+}
+
+/// Signals that ask the driver to stop: SIGINT, SIGTERM, SIGHUP. The second one ends it at once.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt {}
+
+impl Interrupt {
+    /// Handles the signals from now on.
+    pub fn new() -> Result<Self, Error> {
+        Ok(Self {})
+    }
+
+    /// The signal that has come, if one has.
+    pub fn signal(&self) -> Option<i32> {
+        None
+    }
+}

@@ -1,4 +1,19 @@
 //! What a study has measured, as it is kept in a file.
+//!
+//! The file is JSON: every field by its name, settings, facts and parameters as objects in the order in which they are
+//! shown. Readers ignore fields that they do not know, so adding one needs no new version of the format.
+
+mod facts;
+mod file;
+mod pairs;
+mod shape;
+
+pub use facts::{facts, facts_in};
+pub(crate) use file::write_whole;
+pub use file::{LoadError, SaveError};
+pub(crate) use pairs::serialize as serialize_pairs;
+pub use shape::Malformed;
+pub(crate) use shape::{distinct, place};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +36,10 @@ pub struct Record {
     /// What the workloads ran on: `urxe 0.1.0`, or the name of another verbs device and its driver's.
     pub device: String,
     /// The settings of the whole run, in the order in which they are shown.
+    #[serde(with = "pairs")]
     pub settings: Vec<(String, String)>,
     /// The machine.
+    #[serde(with = "pairs")]
     pub facts: Vec<(String, String)>,
     /// What was measured, in the order in which it is shown.
     pub cells: Vec<Cell>,
@@ -45,6 +62,7 @@ pub enum Ended {
 pub struct Cell {
     /// The parameters that tell it from the other cells: `tasks` = `inline`, `queue pairs` = `8`, `bytes` = `65536`.
     /// All cells of a study have the same names in the same order.
+    #[serde(with = "pairs")]
     pub at: Vec<(String, String)>,
     /// What was measured there.
     pub metrics: Vec<Metric>,
