@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stats::Latency;
+
 /// One workload with its settings. [`Job::new`] has the usual ones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Job {
@@ -232,7 +234,7 @@ pub struct Outcome {
     pub target_cpu_ns: u64,
     /// Most operations for each second that a window of [`crate::work::WINDOW`] has seen; [`Measure::Flood`] only.
     pub peak_per_second: Option<f64>,
-    /// Times of operations: [`Measure::Latency`], and [`Measure::Initiation`] (of bursts, divided by their length).
+    /// Times of operations (see [`Job::latency_is`]): [`Measure::Latency`], and [`Measure::Initiation`] (of bursts, divided by their length).
     pub latency: Option<Latency>,
     /// What registering the initiator's memory took, in ns, for all threads.
     pub register_ns: u64,
@@ -252,27 +254,6 @@ pub struct Counters {
     pub initiator: Vec<(String, u64)>,
     /// Of the target's process.
     pub target: Vec<(String, u64)>,
-}
-
-/// Times of operations in us; see [`Job::latency_is`].
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Latency {
-    /// How many there are.
-    pub count: u64,
-    /// The shortest.
-    pub min: f64,
-    /// The longest.
-    pub max: f64,
-    /// The median: t_typical of perftest.
-    pub typical: f64,
-    /// The mean.
-    pub average: f64,
-    /// The standard deviation.
-    pub deviation: f64,
-    /// 99 % are at most this.
-    pub p99: f64,
-    /// 99.9 % are at most this.
-    pub p999: f64,
 }
 
 /// What a registration cache has done in the measured part.
