@@ -9,22 +9,35 @@ use crate::{memory, ping_pong, socket, stream};
 
 /// A number of one kind; higher is better for rates, lower for times.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(crate) enum Kind {
     MegabytesPerSecond,
     MillionsPerSecond,
     Microseconds,
 }
 
 /// What perftest is run for.
-struct Case {
+pub(crate) struct Case {
     name: &'static str,
     program: &'static str,
     args: &'static str,
-    kind: Kind,
+    pub(crate) kind: Kind,
     /// Index of the raw measurement that it is compared with.
     raw: usize,
     /// The ratio that is aimed at.
     aim: f64,
+}
+
+impl Case {
+    /// One that is not compared with a raw measurement.
+    pub(crate) const fn alone(program: &'static str, args: &'static str, kind: Kind) -> Self {
+        Self { name: program, program, args, kind, raw: 0, aim: 0.0 }
+    }
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.program, self.args)
+    }
 }
 
 /// Payload that a packet of 4124 or 40 bytes carries, as a share: perftest counts payload only.
@@ -142,7 +155,7 @@ impl Drop for Killed {
 }
 
 /// One run of perftest: the server on CPU 1, the client on CPU 0.
-fn perftest(urxe: &Path, case: &Case) -> io::Result<f64> {
+pub(crate) fn perftest(urxe: &Path, case: &Case) -> io::Result<f64> {
     let port = free_port()?;
     let command = |cpu: &str| {
         let mut c = Command::new("taskset");
@@ -209,13 +222,13 @@ fn listens(port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
     v[v.len() / 2]
 }
 
-fn shown(kind: Kind, values: &[f64]) -> String {
+pub(crate) fn shown(kind: Kind, values: &[f64]) -> String {
     let (unit, digits) = match kind {
         Kind::MegabytesPerSecond => ("MB/s", 0),
         Kind::MillionsPerSecond => ("M/s", 2),

@@ -86,7 +86,8 @@ enum Bench {
         #[arg(long, default_value = "1,8,64", value_delimiter = ',')]
         queue_pairs: Vec<usize>,
     },
-    /// What a study's own bookkeeping costs beside the operations that it measures, as a table
+    /// What a study's own bookkeeping costs beside the operations that it measures, and its results beside perftest's, as
+    /// tables
     Study {
         /// Rounds; the median is printed
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,12 +1,12 @@
 //! What the bookkeeping of a study costs: its loops on a transport that completes everything at once, beside the same
-//! jobs on the device.
+//! jobs on the device; and what its jobs give beside perftest, with the same sizes and CPUs.
 
 use std::io;
 
 use urxe_study::driver::{Interrupt, Options, Pair, Setting};
-use urxe_study::work::{Amount, Api, Job, Long, Measure, Operation, null};
+use urxe_study::work::{Amount, Api, Job, Long, Measure, Operation, Outcome, null};
 
-use crate::compare::beside;
+use crate::compare::{Case, Kind, beside, median, perftest, shown};
 
 /// The share that is aimed at.
 const AIM: f64 = 0.02;
@@ -34,8 +34,66 @@ fn jobs() -> Vec<(&'static str, Job)> {
     ]
 }
 
-/// Runs everything `rounds` times in turn and prints a table of the shortest times: whatever else runs only adds to them.
+/// Jobs that a program of perftest does as well.
+fn twins() -> Vec<(Case, Job)> {
+    use Kind::{MegabytesPerSecond, Microseconds};
+    let bandwidth = |program, operation| {
+        let job = Job { depth: 128, ..Job::new(operation, Measure::Flood, 65_536) };
+        (Case::alone(program, "-s 65536 -n 20000", MegabytesPerSecond), job)
+    };
+    let latency = |program, args, operation, bytes| {
+        (Case::alone(program, args, Microseconds), Job::new(operation, Measure::Latency, bytes))
+    };
+    vec![
+        latency("ib_send_lat", "-s 2 -n 20000", Operation::Send, 2),
+        latency("ib_write_lat", "-s 2 -n 20000", Operation::Put, 2),
+        latency("ib_read_lat", "-s 2 -n 20000", Operation::Get, 2),
+        latency("ib_atomic_lat", "-n 20000", Operation::FetchAdd, 8),
+        latency("ib_send_lat", "-s 4096 -n 20000", Operation::Send, 4096),
+        bandwidth("ib_send_bw", Operation::Send),
+        bandwidth("ib_write_bw", Operation::Put),
+        bandwidth("ib_read_bw", Operation::Get),
+    ]
+}
+
+/// Runs everything `rounds` times in turn and prints both tables.
 pub(crate) fn study(rounds: u32, milliseconds: u64) -> io::Result<()> {
+    bookkeeping(rounds, milliseconds)?;
+    println!();
+    beside_perftest(rounds, milliseconds)
+}
+
+fn beside_perftest(rounds: u32, milliseconds: u64) -> io::Result<()> {
+    let urxe = beside("urxe")?;
+    let setting = Setting { initiator_cpus: vec![0], target_cpus: vec![1], ..Setting::default() };
+    let mut pair =
+        Pair::start(&setting, &Options::local(&urxe), &Interrupt::default()).map_err(io::Error::other)?;
+    println!("| perftest | median | range | the study's job | range | ratio |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for (case, job) in twins() {
+        let job = Job { amount: Amount::Milliseconds(milliseconds), ..job };
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            theirs.push(perftest(&urxe, &case)?);
+            ours.push(value(&case, &pair.run(&job).map_err(io::Error::other)?));
+        }
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let (theirs, ours) = (shown(case.kind, &theirs), shown(case.kind, &ours));
+        println!("| {case} | {theirs} | {ours} | {:.2} |", median(&ratios));
+    }
+    Ok(())
+}
+
+fn value(case: &Case, outcome: &Outcome) -> f64 {
+    match case.kind {
+        Kind::MegabytesPerSecond => outcome.bandwidth() / 1e6,
+        Kind::MillionsPerSecond => outcome.rate() / 1e6,
+        Kind::Microseconds => outcome.latency.map_or(f64::NAN, |latency| latency.typical),
+    }
+}
+
+/// Runs everything `rounds` times in turn and prints a table of the shortest times: whatever else runs only adds to them.
+fn bookkeeping(rounds: u32, milliseconds: u64) -> io::Result<()> {
     let setting = Setting::default();
     let options = Options::local(beside("urxe")?);
     let mut pair = Pair::start(&setting, &options, &Interrupt::default()).map_err(io::Error::other)?;

@@ -24,10 +24,10 @@ pub use pair::Pair;
 pub struct Setting {
     /// Flags of `urxe run` without dashes, with their values: `("tasks", "workqueue")`. Only urxe takes them.
     pub flags: Vec<(String, String)>,
-    /// CPUs of the initiator's threads, which take turns; all if empty. The threads of urxe itself are placed by its
-    /// flags.
+    /// CPUs of the initiator, all if empty: the process is bound to them, with the device's threads, as by taskset(1).
+    /// The threads that post and poll take one each, in turns.
     pub initiator_cpus: Vec<usize>,
-    /// CPUs of the target's threads.
+    /// CPUs of the target.
     pub target_cpus: Vec<usize>,
 }
 

@@ -29,7 +29,7 @@ pub struct Options {
     pub device: Option<String>,
     /// See [`crate::driver::Options::gid_index`].
     pub gid_index: Option<u32>,
-    /// CPUs of its threads, which take turns; all if empty.
+    /// CPUs of its threads; all if empty. Those that work take one each, in turns.
     pub cpus: Vec<usize>,
     /// Which end it is.
     pub role: Role,
@@ -86,8 +86,10 @@ pub enum Report {
 /// Runs a worker until its standard input ends.
 pub fn run(options: &Options) -> std::result::Result<(), String> {
     tie_to_parent();
+    // Before there are other threads, so that those of the device are bound as well.
+    let bound = check_cpus(&options.cpus).and_then(|()| bind(&options.cpus));
     let commands = read_commands();
-    let result = check_cpus(&options.cpus).and_then(|()| match &options.role {
+    let result = bound.and_then(|()| match &options.role {
         Role::Target(address) => target::run(options, *address),
         Role::Initiator { target, token } => initiator::run(options, *target, token, &commands),
     });
@@ -177,9 +179,18 @@ fn check_cpus(cpus: &[usize]) -> Result<()> {
 
 /// Pins the calling thread, the one with this number, to one of the CPUs.
 fn pin(cpus: &[usize], thread: usize) -> Result<()> {
-    let Some(cpu) = cpus.get(thread % cpus.len().max(1)) else { return Ok(()) };
+    let own = cpus.get(thread % cpus.len().max(1));
+    bind(own.map(std::slice::from_ref).unwrap_or_default())
+}
+
+/// Binds the calling thread, and those that it will start, to CPUs, as taskset(1) does; to none in particular if there
+/// are none.
+fn bind(cpus: &[usize]) -> Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
     let mut set = CpuSet::new();
-    set.set(*cpu);
+    cpus.iter().for_each(|cpu| set.set(*cpu));
     rustix::thread::sched_setaffinity(None, &set).map_err(|e| system("sched_setaffinity", e))
 }
 
