@@ -5,6 +5,7 @@
 //! that repetitions of different settings can take turns. What they measure is a [`record`], from which [`stats`] and
 //! [`output`] make tables, comparisons and reports.
 
+pub mod command;
 pub mod compare;
 pub mod driver;
 pub mod output;

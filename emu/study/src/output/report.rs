@@ -27,6 +27,8 @@ pub struct Page {
     pub figures: Vec<Figure>,
     /// How the table is laid out.
     pub layout: Layout,
+    /// Tables that the study makes itself, to be shown after those of the cells.
+    pub extra: Vec<Table>,
 }
 
 /// Why there is no report.
@@ -54,12 +56,15 @@ impl Page {
             findings: Vec::new(),
             figures: Figure::defaults(record),
             layout: Layout::Uncertain,
+            extra: Vec::new(),
         }
     }
 
     /// The tables, for the terminal as well as for the page.
     pub fn tables(&self, record: &Record) -> Vec<Table> {
-        table::tables(record, self.layout, &self.figures)
+        let mut tables = table::tables(record, self.layout, &self.figures);
+        tables.extend(self.extra.iter().cloned());
+        tables
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stats::Latency;
+
 /// One workload with its settings. [`Job::new`] has the usual ones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Job {
@@ -26,6 +28,9 @@ pub struct Job {
     /// Memory of each thread, at each end, in bytes. Operations walk through it, [`Operation::Gather`] in random order.
     /// At least one operation's are taken.
     pub region: u64,
+    /// Bytes from the memory of one operation to that of the next: a page, for each operation to meet another page.
+    /// At least [`Job::bytes`] are taken, rounded up to 8.
+    pub stride: u64,
     /// Share of the pages of on-demand memory, 0 to 1, that are used before the measured part. The others are given
     /// back to the system then, spread evenly, so that `1 - touched` of them fault. [`Pages::Cold`] only; it touches
     /// none by default.
@@ -140,7 +145,8 @@ pub enum Memory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pages {
-    /// Not there, but for the share [`Job::touched`].
+    /// Not there, but for the share [`Job::touched`]. The measured part ends after one walk through the region at the
+    /// latest.
     Cold,
     /// Used by the same operations once.
     Warm,
@@ -194,6 +200,7 @@ impl Job {
             payload: Payload::default(),
             memory: Memory::default(),
             region: bytes,
+            stride: bytes,
             touched: 0.0,
             registration: Registration::default(),
             amount: Amount::Milliseconds(300),
@@ -227,7 +234,7 @@ pub struct Outcome {
     pub target_cpu_ns: u64,
     /// Most operations for each second that a window of [`crate::work::WINDOW`] has seen; [`Measure::Flood`] only.
     pub peak_per_second: Option<f64>,
-    /// Times of operations: [`Measure::Latency`], and [`Measure::Initiation`] (of bursts, divided by their length).
+    /// Times of operations (see [`Job::latency_is`]): [`Measure::Latency`], and [`Measure::Initiation`] (of bursts, divided by their length).
     pub latency: Option<Latency>,
     /// What registering the initiator's memory took, in ns, for all threads.
     pub register_ns: u64,
@@ -247,27 +254,6 @@ pub struct Counters {
     pub initiator: Vec<(String, u64)>,
     /// Of the target's process.
     pub target: Vec<(String, u64)>,
-}
-
-/// Times of operations in us; see [`Job::latency_is`].
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Latency {
-    /// How many there are.
-    pub count: u64,
-    /// The shortest.
-    pub min: f64,
-    /// The longest.
-    pub max: f64,
-    /// The median: t_typical of perftest.
-    pub typical: f64,
-    /// The mean.
-    pub average: f64,
-    /// The standard deviation.
-    pub deviation: f64,
-    /// 99 % are at most this.
-    pub p99: f64,
-    /// 99.9 % are at most this.
-    pub p999: f64,
 }
 
 /// What a registration cache has done in the measured part.

@@ -45,6 +45,7 @@ pub(crate) fn sizes() -> (Record, Page) {
         ],
         figures: vec![figure],
         layout: Layout::Figures,
+        extra: Vec::new(),
     };
     (record, page)
 }
@@ -87,6 +88,7 @@ pub(crate) fn modes() -> (Record, Page) {
         findings: vec!["Inline is faster.".into()],
         figures,
         layout: Layout::Perftest,
+        extra: Vec::new(),
     };
     (record, page)
 }

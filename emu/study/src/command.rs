@@ -1,0 +1,154 @@
+//! `urxe study NAME`, but for the flags of the device, which are the `urxe` command's.
+
+use std::path::{Path, PathBuf};
+
+use crate::driver::{self, Interrupt, Options, Pair, Setting};
+use crate::output::{Progress, report, save_csv, terminal};
+use crate::record::{Ended, Record};
+use crate::studies::{self, Bench, Plan, Scope, Study};
+use crate::work::{Job, Outcome};
+
+/// What to study, and what to do with the results.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    scope: Scope,
+    /// Write the results to a file that `compare` and `report` read
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write every single sample to a file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a page with plots, and the results, to a folder
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+/// A line for each study.
+pub fn list() -> String {
+    let width = studies::ALL.iter().map(|study| study.name.len()).max().unwrap_or(0);
+    studies::ALL.iter().map(|study| format!("{:width$}  {}\n", study.name, study.question)).collect()
+}
+
+/// Runs a study; `command` is what repeats it. Returns the exit code: 0, 1 if it could not go on, 128 and the number of the
+/// signal if it was interrupted. Whatever was measured is shown and written. An error, in one line, is one that was found
+/// before anything was measured.
+pub fn run(
+    study: &Study,
+    args: &Args,
+    command: Vec<String>,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Result<u8, String> {
+    args.check()?;
+    let said = |error: driver::Error| error.to_string();
+    let first = Pair::start(&Setting::default(), options, interrupt).map_err(said)?;
+    let facts = first.device();
+    let plan = (study.plan)(&args.scope, &facts)?;
+    let device = if facts.driver.starts_with("urxe") {
+        facts.driver.clone()
+    } else {
+        format!("{} ({})", facts.name, facts.driver)
+    };
+    let mut record = Record::begin(study.name, command, device, settings(&plan, &facts, options));
+    let mut pairs = Pairs::start(&plan, first, options, interrupt).map_err(said)?;
+    let progress = Progress::new(plan.steps.len() as u64 * u64::from(plan.repetitions));
+    studies::run(&plan, &mut pairs, &mut record, &progress);
+    drop((progress, pairs));
+    args.tell(&record)?;
+    match &record.ended {
+        Ended::Complete => Ok(0),
+        Ended::Interrupted => {
+            eprintln!("urxe: interrupted; what was measured is kept");
+            Ok(interrupt.signal().map_or(1, |number| 128 + number as u8))
+        }
+        Ended::Failed(reason) => {
+            eprintln!("urxe: the study could not go on: {reason}; what was measured is kept");
+            Ok(1)
+        }
+    }
+}
+
+/// What was the same for all that was measured.
+fn settings(plan: &Plan, facts: &driver::DeviceFacts, options: &Options) -> Vec<(String, String)> {
+    let mut all = vec![
+        ("link layer".to_owned(), facts.link_layer.clone()),
+        ("path MTU".to_owned(), facts.mtu.to_string()),
+        ("repetitions".to_owned(), plan.repetitions.to_string()),
+    ];
+    if let driver::Peer::Agent(host) = &options.peer {
+        all.push(("peer".to_owned(), host.clone()));
+    }
+    all.extend(options.flags.iter().map(|(flag, value)| (format!("--{flag}"), value.clone())));
+    all.extend(plan.said.iter().cloned());
+    all
+}
+
+impl Args {
+    /// Finds out before hours of measuring whether results can be written.
+    fn check(&self) -> Result<(), String> {
+        if let Some(folder) = &self.report {
+            report::check_writable(folder).map_err(|error| error.to_string())?;
+        }
+        for file in self.json.iter().chain(&self.csv) {
+            let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if file.is_dir() || !folder.is_dir() {
+                return Err(format!(
+                    "cannot write results to {}: it has to be a file in a folder that exists",
+                    file.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows results, and writes them where they are wanted.
+    fn tell(&self, record: &Record) -> Result<(), String> {
+        let page = studies::page(record);
+        if record.cells.is_empty() {
+            return Ok(());
+        }
+        terminal::print(&page.tables(record));
+        for finding in &page.findings {
+            println!("{finding}");
+        }
+        if let Some(file) = &self.json {
+            record.save(file).map_err(|error| error.to_string())?;
+        }
+        if let Some(file) = &self.csv {
+            save_csv(record, file).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        if let Some(folder) = &self.report {
+            let index = report::report(folder, record, &page).map_err(|error| error.to_string())?;
+            println!("report: {}", index.display());
+        }
+        Ok(())
+    }
+}
+
+/// A pair of workers for each setting of a plan.
+struct Pairs(Vec<Pair>);
+
+impl Pairs {
+    /// `first` serves the setting that has nothing special, if there is one.
+    fn start(
+        plan: &Plan,
+        first: Pair,
+        options: &Options,
+        interrupt: &Interrupt,
+    ) -> Result<Self, driver::Error> {
+        let mut first = Some(first);
+        let pairs =
+            plan.settings.iter().map(|setting| match first.take_if(|_| *setting == Setting::default()) {
+                Some(pair) => Ok(pair),
+                None => Pair::start(setting, options, interrupt),
+            });
+        pairs.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Bench for Pairs {
+    fn run(&mut self, setting: usize, job: &Job) -> Result<Outcome, driver::Error> {
+        self.0[setting].run(job)
+    }
+}
