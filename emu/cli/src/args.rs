@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Devices { flags: Flags, json: bool },
     Daemon { flags: Flags, options: urxe_daemon::Options },
     Stat(Stat),
+    Study(Study),
+    StudyWorker { description: String },
     Print(String),
 }
 
@@ -33,6 +35,16 @@ pub(crate) struct Stat {
     /// Show it again and again.
     pub(crate) watch: Option<Duration>,
     pub(crate) json: bool,
+}
+
+pub(crate) struct Study {
+    /// Of the device, for all workers on this machine.
+    pub(crate) flags: Flags,
+    /// Start workers for clients elsewhere, on this TCP port.
+    pub(crate) server: Option<u16>,
+    /// Another verbs device than urxe.
+    pub(crate) device: Option<String>,
+    pub(crate) gid_index: Option<u32>,
 }
 
 pub(crate) struct Pair {
@@ -91,7 +103,7 @@ fn cli() -> clap::Command {
     clap::Command::new("urxe")
         .about("Runs InfiniBand verbs programs, unmodified, on a software RDMA device")
         .version(env!("CARGO_PKG_VERSION"))
-        .override_usage("urxe run|pair|devices|stat|daemon [FLAG...]; urxe help COMMAND explains")
+        .override_usage("urxe run|pair|devices|stat|study|daemon [FLAG...]; urxe help COMMAND explains")
         .subcommand_required(true)
         .subcommand(
             clap::Command::new("run")
@@ -157,6 +169,49 @@ fn cli() -> clap::Command {
                 )
                 .arg(Arg::new("detached").long("detached").action(ArgAction::SetTrue).hide(true)),
         )
+        .subcommand(study())
+        .subcommand(
+            clap::Command::new("study-worker")
+                .about("One end of a pair of `study`")
+                .hide(true)
+                .arg(Arg::new("description").required(true)),
+        )
+}
+
+fn study() -> clap::Command {
+    clap::Command::new("study")
+        .about("Answers trade-off questions by measurements")
+        .override_usage("urxe study --server [FLAG...]")
+        // `--device` is the verbs device here, as with perftest.
+        .args(config_flags().filter(|flag| flag.get_id() != "device"))
+        .arg(
+            Arg::new("device")
+                .long("device")
+                .short('d')
+                .value_name("NAME")
+                .help("Another verbs device than urxe, as `ibv_devices` lists it"),
+        )
+        .arg(
+            Arg::new("gid-index")
+                .long("gid-index")
+                .short('x')
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u32))
+                .help("GID of the device's port; the best one if not given"),
+        )
+        .arg(
+            Arg::new("server")
+                .long("server")
+                .value_name("PORT")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("18591")
+                .value_parser(value_parser!(u16))
+                .help(format!(
+                    "Start workers for `--client` on another machine; TCP port {} if none is given",
+                    urxe_study::driver::PORT
+                )),
+        )
 }
 
 /// Reads the command line. `--help` and `--version` become [`Command::Print`].
@@ -193,6 +248,15 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             watch: m.get_one::<u32>("watch").map(|s| Duration::from_secs((*s).into())),
             json: m.get_flag("json"),
         }),
+        Some(("study", m)) => Command::Study(Study {
+            flags: flags(m).into_iter().filter(|(flag, _)| flag != "device").collect(),
+            server: m.get_one::<u16>("server").copied(),
+            device: m.get_one::<String>("device").cloned(),
+            gid_index: m.get_one::<u32>("gid-index").copied(),
+        }),
+        Some(("study-worker", m)) => Command::StudyWorker {
+            description: m.get_one::<String>("description").cloned().unwrap_or_default(),
+        },
         Some(("daemon", m)) => {
             let linger = m.get_one::<u32>("linger").map(|s| Duration::from_secs((*s).into()));
             let options = urxe_daemon::Options {
@@ -201,7 +265,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             };
             Command::Daemon { flags: flags(m), options }
         }
-        _ => return Err("which command? run, pair, devices, stat or daemon".to_owned().into()),
+        _ => return Err("which command? run, pair, devices, stat, study or daemon".to_owned().into()),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The `urxe` command: `run`, `pair`, `devices`, `stat`, `daemon`.
+//! The `urxe` command: `run`, `pair`, `devices`, `stat`, `daemon`, `study`.
 
 mod args;
 mod devices;
@@ -8,6 +8,7 @@ mod pair;
 mod run;
 mod sockets;
 mod stat;
+mod study;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         args::Command::Devices { flags, json } => devices::devices(&flags, json),
         args::Command::Stat(options) => stat::stat(&options),
         args::Command::Daemon { flags, options } => daemon(&flags, &options),
+        args::Command::Study(options) => study::study(&options),
+        args::Command::StudyWorker { description } => study::worker(&description),
         args::Command::Print(text) => {
             print(&text);
             Ok(0)

@@ -1,23 +1,33 @@
 //! Pairs of workers, here or on two machines.
 //!
 //! A [`Pair`] is two processes, each with the device open: the initiator, which measures, and the target. Both stay for
-//! many [`Job`]s, so that jobs of pairs with different [`Setting`]s can take turns.
+//! many jobs, so that jobs of pairs with different [`Setting`]s can take turns. `urxe study --server` ([`serve`]) starts
+//! targets on another machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::work::{Job, Outcome};
+mod agent;
+mod fabric;
+mod interrupt;
+mod pair;
+mod process;
+
+pub use agent::{PORT, serve};
+pub use interrupt::Interrupt;
+pub use pair::Pair;
 
 /// How the device of a pair is set up.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Setting {
     /// Flags of `urxe run` without dashes, with their values: `("tasks", "workqueue")`. Only urxe takes them.
     pub flags: Vec<(String, String)>,
-    /// CPUs of the initiator's threads; all if empty.
+    /// CPUs of the initiator's threads, which take turns; all if empty. The threads of urxe itself are placed by its
+    /// flags.
     pub initiator_cpus: Vec<usize>,
-    /// CPUs of the target's threads; all if empty.
+    /// CPUs of the target's threads.
     pub target_cpus: Vec<usize>,
 }
 
@@ -28,14 +38,28 @@ pub struct Options {
     pub urxe: PathBuf,
     /// Another verbs device than urxe, by its name.
     pub device: Option<String>,
-    /// GID of the port; the best one if not given.
+    /// Place of the GID in the port's table; of the best one if not given.
     pub gid_index: Option<u32>,
     /// Flags of `urxe run` for all pairs, which a [`Setting`] may override.
     pub flags: Vec<(String, String)>,
     /// Where the target runs.
     pub peer: Peer,
-    /// Time that a job may take in addition to its [`crate::work::Amount`].
+    /// Time that a job may take beside its measured part.
     pub patience: Duration,
+}
+
+impl Options {
+    /// On this machine, under urxe, with a minute of patience.
+    pub fn local(urxe: impl Into<PathBuf>) -> Self {
+        Self {
+            urxe: urxe.into(),
+            device: None,
+            gid_index: None,
+            flags: Vec::new(),
+            peer: Peer::Local,
+            patience: Duration::from_secs(60),
+        }
+    }
 }
 
 /// Where the target runs.
@@ -74,7 +98,7 @@ pub struct DeviceFacts {
 /// Why a pair did not do what it was asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// A signal asked the driver to stop.
+    /// A signal asked the driver to stop. The pair is of no use any more.
     #[error("interrupted")]
     Interrupted,
     /// The job is not possible, on this device or at all. The pair can do others.
@@ -83,41 +107,4 @@ pub enum Error {
     /// The job or a worker failed. The pair is of no use any more.
     #[error("{0}")]
     Failed(String),
-}
-
-/// Two workers that are connected with each other.
-#[derive(Debug)]
-pub struct Pair {}
-
-impl Pair {
-    /// Starts both workers and waits until they have opened their devices.
-    pub fn start(_setting: &Setting, _options: &Options, _interrupt: &Interrupt) -> Result<Self, Error> {
-        Err(Error::Failed("not there yet".to_owned()))
-    }
-
-    /// Runs a job; returns when it is over.
-    pub fn run(&mut self, _job: &Job) -> Result<Outcome, Error> {
-        Err(Error::Failed("not there yet".to_owned()))
-    }
-
-    /// The device of the initiator.
-    pub fn device(&self) -> DeviceFacts {
-        unreachable!("no pair can be started yet")
-    }
-}
-
-/// Signals that ask the driver to stop: SIGINT, SIGTERM, SIGHUP. The second one ends it at once.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt {}
-
-impl Interrupt {
-    /// Handles the signals from now on.
-    pub fn new() -> Result<Self, Error> {
-        Ok(Self {})
-    }
-
-    /// The signal that has come, if one has.
-    pub fn signal(&self) -> Option<i32> {
-        None
-    }
 }

@@ -214,7 +214,7 @@ impl Context {
         // SAFETY: the structure is as large as that.
         let returned = unsafe { query(self.raw, port.into(), index, &mut entry, 0, size) };
         // SAFETY: a GID is 16 bytes, however one looks at it.
-        (returned == 0).then(|| (unsafe { entry.gid.raw }, entry.gid_type))
+        (returned == 0).then_some((unsafe { entry.gid.raw }, entry.gid_type))
     }
 }
 

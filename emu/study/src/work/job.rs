@@ -28,6 +28,9 @@ pub struct Job {
     /// Memory of each thread, at each end, in bytes. Operations walk through it, [`Operation::Gather`] in random order.
     /// At least one operation's are taken.
     pub region: u64,
+    /// Bytes from the memory of one operation to that of the next: a page, for each operation to meet another page.
+    /// At least [`Job::bytes`] are taken, rounded up to 8.
+    pub stride: u64,
     /// Share of the pages of on-demand memory, 0 to 1, that are used before the measured part. The others are given
     /// back to the system then, spread evenly, so that `1 - touched` of them fault. [`Pages::Cold`] only; it touches
     /// none by default.
@@ -142,7 +145,8 @@ pub enum Memory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pages {
-    /// Not there, but for the share [`Job::touched`].
+    /// Not there, but for the share [`Job::touched`]. The measured part ends after one walk through the region at the
+    /// latest.
     Cold,
     /// Used by the same operations once.
     Warm,
@@ -196,6 +200,7 @@ impl Job {
             payload: Payload::default(),
             memory: Memory::default(),
             region: bytes,
+            stride: bytes,
             touched: 0.0,
             registration: Registration::default(),
             amount: Amount::Milliseconds(300),

@@ -1,0 +1,243 @@
+//! Counting operations and their times.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::WINDOW;
+use super::job::{Amount, Latency};
+
+/// Says when a phase is over, and counts what it does.
+#[derive(Debug)]
+pub(super) struct Meter {
+    left: u64,
+    end: Option<Instant>,
+    /// What the clock said when it was last looked at.
+    now: Instant,
+    started: Instant,
+    operations: u64,
+    counted: u64,
+    /// Operations that were over in each window since the start.
+    windows: Vec<u64>,
+    samples: Samples,
+    posting: Duration,
+}
+
+impl Meter {
+    /// Begins now. There are no more operations than `most`, whatever the amount.
+    pub(super) fn new(amount: Amount, most: u64) -> Self {
+        let now = Instant::now();
+        let (left, end) = match amount {
+            Amount::Operations(count) => (count, None),
+            Amount::Milliseconds(time) => (u64::MAX, Some(now + Duration::from_millis(time))),
+        };
+        Self {
+            left: left.min(most),
+            end,
+            now,
+            started: now,
+            operations: 0,
+            counted: 0,
+            windows: Vec::new(),
+            samples: Samples::new(),
+            posting: Duration::ZERO,
+        }
+    }
+
+    /// Takes one of the operations that are left to do.
+    #[inline]
+    pub(super) fn take(&mut self) -> bool {
+        let more = self.left > 0;
+        self.left -= u64::from(more);
+        more
+    }
+
+    /// Operations that are left to do; unknown, and many, until the time is over.
+    #[inline]
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Operations are over.
+    #[inline]
+    pub(super) fn done(&mut self, count: u64) {
+        self.operations += count;
+    }
+
+    /// Looks at the clock: after something is over, but not each time.
+    #[inline]
+    pub(super) fn tick(&mut self) {
+        self.now = Instant::now();
+        if self.end.is_some_and(|end| self.now >= end) {
+            self.left = 0;
+        }
+        let window = ((self.now - self.started).as_nanos() as u64 / WINDOW.as_nanos() as u64) as usize;
+        if window >= self.windows.len() {
+            self.windows.resize(window + 1, 0);
+        }
+        self.windows[window] += self.operations - self.counted;
+        self.counted = self.operations;
+    }
+
+    /// What the clock said when it was last looked at.
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// An operation is over, and took this long.
+    #[inline]
+    pub(super) fn sample(&mut self, time: Duration) {
+        self.operations += 1;
+        self.samples.add(time.as_nanos() as u64);
+    }
+
+    /// A burst of operations was posted in this time.
+    pub(super) fn burst(&mut self, time: Duration, count: u64) {
+        self.posting += time;
+        self.operations += count;
+        self.samples.add(time.as_nanos() as u64 / count.max(1));
+    }
+
+    /// What was counted.
+    pub(super) fn finish(self) -> Tally {
+        Tally {
+            started: self.started,
+            ended: Instant::now(),
+            operations: self.operations,
+            windows: self.windows,
+            samples: self.samples,
+            posting: self.posting,
+        }
+    }
+}
+
+/// What a thread has counted in a phase.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) started: Instant,
+    pub(super) ended: Instant,
+    pub(super) operations: u64,
+    windows: Vec<u64>,
+    pub(super) samples: Samples,
+    pub(super) posting: Duration,
+}
+
+/// Operations for each second in the best window of all threads together. The first window and the last are not whole;
+/// `None` if there is no other.
+pub(super) fn peak(tallies: &[Tally]) -> Option<f64> {
+    let whole = tallies.iter().map(|tally| tally.windows.len()).min()?.checked_sub(1)?;
+    let in_window = |window: usize| tallies.iter().map(|tally| tally.windows[window]).sum::<u64>();
+    (1..whole).map(in_window).max().map(|most| most as f64 / WINDOW.as_secs_f64())
+}
+
+/// Times of operations in ns.
+#[derive(Clone, Debug)]
+pub(super) struct Samples {
+    histogram: Histogram<u64>,
+    sum: f64,
+    squares: f64,
+    min: u64,
+    max: u64,
+}
+
+impl Samples {
+    /// None yet. Percentiles are exact to 0.1 %.
+    pub(super) fn new() -> Self {
+        #[expect(clippy::unwrap_used, reason = "the arguments are constants that hdrhistogram takes")]
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+        Self { histogram, sum: 0.0, squares: 0.0, min: u64::MAX, max: 0 }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, time: u64) {
+        self.histogram.saturating_record(time);
+        let value = time as f64;
+        self.sum += value;
+        self.squares += value * value;
+        self.min = self.min.min(time);
+        self.max = self.max.max(time);
+    }
+
+    /// Takes those of another thread in.
+    pub(super) fn merge(&mut self, other: &Self) {
+        // The bounds are the same, so it cannot fail.
+        let _ = self.histogram.add(&other.histogram);
+        self.sum += other.sum;
+        self.squares += other.squares;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// The summary, each time divided by `share`; `None` if there are no times.
+    pub(super) fn summary(&self, share: f64) -> Option<Latency> {
+        let count = self.histogram.len();
+        if count == 0 {
+            return None;
+        }
+        let in_us = |time: f64| time / 1e3 / share;
+        let mean = self.sum / count as f64;
+        let variance = (self.squares / count as f64 - mean * mean).max(0.0);
+        let at = |quantile| in_us(self.histogram.value_at_quantile(quantile).min(self.max) as f64);
+        Some(Latency {
+            count,
+            min: in_us(self.min as f64),
+            max: in_us(self.max as f64),
+            typical: at(0.5),
+            average: in_us(mean),
+            deviation: in_us(variance.sqrt()),
+            p99: at(0.99),
+            p999: at(0.999),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_agrees_with_what_was_computed_by_hand() {
+        let mut samples = Samples::new();
+        for time in [2000, 4000, 4000, 4000, 5000, 5000, 7000, 9000] {
+            samples.add(time);
+        }
+        let summary = samples.summary(1.0).unwrap();
+        assert_eq!((summary.count, summary.min, summary.max), (8, 2.0, 9.0));
+        assert_eq!((summary.average, summary.deviation), (5.0, 2.0));
+        assert!((summary.typical - 4.0).abs() < 0.01, "{summary:?}");
+        assert_eq!(samples.summary(2.0).unwrap().average, 2.5);
+        assert_eq!(Samples::new().summary(1.0), None);
+    }
+
+    #[test]
+    fn merged_samples_are_as_if_one_thread_had_taken_them() {
+        let (mut all, mut one, mut other) = (Samples::new(), Samples::new(), Samples::new());
+        for time in 1..1000 {
+            all.add(time * 17);
+            if time % 3 == 0 { one.add(time * 17) } else { other.add(time * 17) }
+        }
+        one.merge(&other);
+        assert_eq!(one.summary(1.0), all.summary(1.0));
+    }
+
+    #[test]
+    fn the_peak_is_that_of_the_sum_of_whole_windows() {
+        let now = Instant::now();
+        let tally = |windows: &[u64]| Tally {
+            started: now,
+            ended: now,
+            operations: 0,
+            windows: windows.to_vec(),
+            samples: Samples::new(),
+            posting: Duration::ZERO,
+        };
+        assert_eq!(peak(&[tally(&[90, 10, 20, 5, 1]), tally(&[0, 10, 5, 30])]), Some(2500.0));
+        assert_eq!(peak(&[tally(&[90, 10])]), None);
+    }
+
+    #[test]
+    fn a_number_of_operations_is_taken_exactly() {
+        let mut meter = Meter::new(Amount::Operations(2), 10);
+        assert_eq!([meter.take(), meter.take(), meter.take()], [true, true, false]);
+    }
+}

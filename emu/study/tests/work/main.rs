@@ -1,0 +1,4 @@
+//! Every workload, small, on two devices of urxe.
+
+mod operations;
+mod support;
