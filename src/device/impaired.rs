@@ -43,6 +43,11 @@ pub(super) fn impaired(config: &Config, link: &Arc<dyn Link>, clock: &Clock) -> 
 }
 
 impl Core {
+    /// Whether packets may have to wait in the link.
+    pub(crate) fn keeps_back(&self) -> bool {
+        self.impaired.is_some()
+    }
+
     /// Sends what the link has kept back for long enough.
     pub(crate) fn release(&self, now: Instant) {
         if let Some(link) = &self.impaired {

@@ -25,6 +25,12 @@ pub(crate) fn pin(cpu: usize) {
     }
 }
 
+/// Lets the calling thread wake up when it asked for, not up to 50 us later, which spares the system timers.
+pub(crate) fn punctual() {
+    // SAFETY: it takes a number and changes nothing but the thread's timers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+}
+
 /// The calling thread's number in the system.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: it takes no arguments and always succeeds.

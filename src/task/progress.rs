@@ -24,6 +24,8 @@ const POLLING: u64 = 100_000;
 const HOLD: u64 = 15_000;
 /// How long the thread sleeps at most while a program polls.
 const LONGEST_NAP: u64 = 800_000;
+/// How long, in ns, what the link is to send is left to a program that polls, before the thread sends it.
+const FIRST_GO: u64 = 50_000;
 
 /// The receive thread's handle.
 pub(crate) struct Progress {
@@ -85,7 +87,7 @@ impl Attention {
 
     /// The link sends something at `at`. A program that polls now may not do so any more by then, so a nap ends too.
     pub(crate) fn sends(&self, at: Instant) {
-        if self.naps_until.load(Ordering::SeqCst) > at.0 {
+        if self.naps_until.load(Ordering::SeqCst) > at.plus(FIRST_GO).0 {
             self.wake();
         }
     }
@@ -107,6 +109,9 @@ impl Progress {
                 core.attention.thread.store(affinity::thread_id(), Ordering::Relaxed);
                 if let Some(cpu) = core.config.rx_cpu {
                     affinity::pin(cpu.0);
+                }
+                if core.keeps_back() {
+                    affinity::punctual();
                 }
                 run(&core, &waker);
             })
@@ -177,7 +182,7 @@ fn run(core: &Core, waker: &Waker) {
 fn take_nap(core: &Core, waker: &Waker, end: Instant) {
     let attention = &core.attention;
     attention.naps_until.store(end.0, Ordering::SeqCst);
-    let end = end.min(core.next_to_send());
+    let end = end.min(core.next_to_send().plus(FIRST_GO));
     attention.naps_until.store(end.0, Ordering::SeqCst);
     waker.wait(Some(end.since(core.clock.now())));
     attention.naps_until.store(0, Ordering::SeqCst);

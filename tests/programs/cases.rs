@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use crate::harness::{self, Background, PATIENCE, urxe};
-use crate::{cm, mpi, paging};
+use crate::{cm, impaired, mpi, paging};
 
 /// Variables for the program.
 pub(crate) type Env = Vec<(&'static str, &'static str)>;
@@ -242,6 +242,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(qperf());
     cases.extend(cm::cases());
     cases.extend(mpi::cases());
+    cases.extend(impaired::cases());
     cases.extend(paging::cases());
     cases
 }

@@ -7,6 +7,7 @@ mod cases;
 mod cli;
 mod cm;
 mod harness;
+mod impaired;
 mod mpi;
 mod networks;
 mod paging;

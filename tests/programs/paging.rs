@@ -53,7 +53,7 @@ fn in_mode(tasks: (&'static str, &'static str)) -> Vec<Case> {
         let env = [&[tasks], RC, &[UCX_PAGED]].concat();
         cases.push(case("ucx-utils", "ucx_perftest", arguments, env, Check::UcxFinal));
     }
-    cases.extend(mpi::paged_long_messages(tasks));
+    cases.push(mpi::paged_long_messages(tasks));
     cases
 }
 

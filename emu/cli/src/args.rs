@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use urxe::config::{KEYS, doc_text};
 
-use crate::Failure;
+use crate::{Failure, study};
 
 /// Flags of the configuration, as given: name without dashes, value.
 pub(crate) type Flags = Vec<(String, String)>;
@@ -18,7 +18,7 @@ pub(crate) enum Command {
     Devices { flags: Flags, json: bool },
     Daemon { flags: Flags, options: urxe_daemon::Options },
     Stat(Stat),
-    Study(Study),
+    Study(study::Command),
     StudyWorker { description: String },
     Print(String),
 }
@@ -35,16 +35,6 @@ pub(crate) struct Stat {
     /// Show it again and again.
     pub(crate) watch: Option<Duration>,
     pub(crate) json: bool,
-}
-
-pub(crate) struct Study {
-    /// Of the device, for all workers on this machine.
-    pub(crate) flags: Flags,
-    /// Start workers for clients elsewhere, on this TCP port.
-    pub(crate) server: Option<u16>,
-    /// Another verbs device than urxe.
-    pub(crate) device: Option<String>,
-    pub(crate) gid_index: Option<u32>,
 }
 
 pub(crate) struct Pair {
@@ -67,7 +57,7 @@ its last argument, or wherever its arguments say {server}. Each is a device of i
 The arguments stay as they are, so pairs that run at the same time need ports of their own (perftest: -p PORT).
 Programs whose sides differ: urxe pair --server-arg=-s --client-arg=-c --client-arg=-a -- rping -C 3";
 
-fn config_flags() -> impl Iterator<Item = Arg> {
+pub(crate) fn config_flags() -> impl Iterator<Item = Arg> {
     KEYS.iter().map(|k| {
         Arg::new(k.name)
             .long(k.flag())
@@ -169,48 +159,12 @@ fn cli() -> clap::Command {
                 )
                 .arg(Arg::new("detached").long("detached").action(ArgAction::SetTrue).hide(true)),
         )
-        .subcommand(study())
+        .subcommand(study::command())
         .subcommand(
             clap::Command::new("study-worker")
                 .about("One end of a pair of `study`")
                 .hide(true)
                 .arg(Arg::new("description").required(true)),
-        )
-}
-
-fn study() -> clap::Command {
-    clap::Command::new("study")
-        .about("Answers trade-off questions by measurements")
-        .override_usage("urxe study --server [FLAG...]")
-        // `--device` is the verbs device here, as with perftest.
-        .args(config_flags().filter(|flag| flag.get_id() != "device"))
-        .arg(
-            Arg::new("device")
-                .long("device")
-                .short('d')
-                .value_name("NAME")
-                .help("Another verbs device than urxe, as `ibv_devices` lists it"),
-        )
-        .arg(
-            Arg::new("gid-index")
-                .long("gid-index")
-                .short('x')
-                .value_name("NUMBER")
-                .value_parser(value_parser!(u32))
-                .help("GID of the device's port; the best one if not given"),
-        )
-        .arg(
-            Arg::new("server")
-                .long("server")
-                .value_name("PORT")
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("18591")
-                .value_parser(value_parser!(u16))
-                .help(format!(
-                    "Start workers for `--client` on another machine; TCP port {} if none is given",
-                    urxe_study::driver::PORT
-                )),
         )
 }
 
@@ -248,12 +202,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             watch: m.get_one::<u32>("watch").map(|s| Duration::from_secs((*s).into())),
             json: m.get_flag("json"),
         }),
-        Some(("study", m)) => Command::Study(Study {
-            flags: flags(m).into_iter().filter(|(flag, _)| flag != "device").collect(),
-            server: m.get_one::<u16>("server").copied(),
-            device: m.get_one::<String>("device").cloned(),
-            gid_index: m.get_one::<u32>("gid-index").copied(),
-        }),
+        Some(("study", m)) => Command::Study(study::Command::from_matches(m)?),
         Some(("study-worker", m)) => Command::StudyWorker {
             description: m.get_one::<String>("description").cloned().unwrap_or_default(),
         },
@@ -269,7 +218,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     })
 }
 
-fn flags(matches: &ArgMatches) -> Flags {
+pub(crate) fn flags(matches: &ArgMatches) -> Flags {
     KEYS.iter().filter_map(|k| Some((k.flag(), matches.get_one::<String>(k.name)?.clone()))).collect()
 }
 

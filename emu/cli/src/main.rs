@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         args::Command::Devices { flags, json } => devices::devices(&flags, json),
         args::Command::Stat(options) => stat::stat(&options),
         args::Command::Daemon { flags, options } => daemon(&flags, &options),
-        args::Command::Study(options) => study::study(&options),
+        args::Command::Study(options) => study::study(options),
         args::Command::StudyWorker { description } => study::worker(&description),
         args::Command::Print(text) => {
             print(&text);

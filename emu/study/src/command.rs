@@ -43,7 +43,7 @@ pub fn run(
     args.check()?;
     let said = |error: driver::Error| error.to_string();
     let first = Pair::start(&Setting::default(), options, interrupt).map_err(said)?;
-    let facts = first.device();
+    let facts = first.device().clone();
     let plan = (study.plan)(&args.scope, &facts)?;
     let device = if facts.driver.starts_with("urxe") {
         facts.driver.clone()

@@ -382,9 +382,8 @@ impl SendSide {
     fn probe(&mut self) {
         let tail = self.next_psn.minus(1);
         let told = self.rewound.is_some_and(|(psn, _)| psn == self.una);
-        let all = self.timers.probes > 0 || told;
         let psn = match self.awaited.back() {
-            _ if all => self.una,
+            _ if told || self.timers.probes > 0 => self.una,
             Some(a) if !tail.is_before(a.first) => a.first,
             _ if !tail.is_before(self.una) => tail,
             _ => self.una,

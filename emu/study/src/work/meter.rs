@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::WINDOW;
-use super::job::{Amount, Latency};
+use super::job::Amount;
+use crate::stats::Latency;
 
 /// Says when a phase is over, and counts what it does.
 #[derive(Debug)]

@@ -55,6 +55,8 @@ pub enum Role {
 pub enum Command {
     /// Run a job.
     Run(Job),
+    /// Go on, after a [`Report::Paused`].
+    GoOn,
 }
 
 /// What a worker tells the driver.
@@ -70,6 +72,8 @@ pub enum Report {
     },
     /// An initiator has its device and its target.
     Started(DeviceFacts),
+    /// The measured part of a job is about to begin, or has just ended: the time to look at counters.
+    Paused,
     /// A job is over.
     Done(Box<Outcome>),
     /// A job is not possible; others may be.
