@@ -66,7 +66,8 @@ impl Question<'_> {
         let wanted = move |cell: &&Cell| {
             is(cell, parameter, value) && self.only.is_none_or(|(name, value)| is(cell, name, value))
         };
-        let metric = |cell: &'r Cell| Some((cell.value(self.along)?.parse().ok()?, cell.metric(self.metric)?));
+        let metric =
+            |cell: &'r Cell| Some((cell.value(self.along)?.parse().ok()?, cell.metric(self.metric)?));
         record.cells.iter().filter(wanted).filter_map(metric)
     }
 }
@@ -128,11 +129,16 @@ pub(super) fn places(all: &[Beside], verdict: Verdict, name: fn(u64) -> String) 
     (!ranges.is_empty()).then(|| ranges.iter().map(range).collect::<Vec<_>>().join(", "))
 }
 
-/// What each verdict on the second means, and where it holds: `better at 1 B to 8 B; no difference shown at 16 B`.
+/// What is shown of the second, and where: `better at 1 B to 8 B; not shown to differ at 16 B`.
 pub(super) fn verdicts(all: &[Beside], name: fn(u64) -> String) -> String {
-    let order = [Verdict::Better, Verdict::Worse, Verdict::NoDifferenceShown, Verdict::TooFewSamples];
-    let part = |verdict: Verdict| Some(format!("{} at {}", verdict.text(), places(all, verdict, name)?));
-    order.into_iter().filter_map(part).collect::<Vec<_>>().join("; ")
+    let words = [
+        (Verdict::Better, "better"),
+        (Verdict::Worse, "worse"),
+        (Verdict::NoDifferenceShown, "not shown to differ"),
+        (Verdict::TooFewSamples, "not yet to be judged"),
+    ];
+    let part = |(verdict, words)| Some(format!("{words} at {}", places(all, verdict, name)?));
+    words.into_iter().filter_map(part).collect::<Vec<_>>().join("; ")
 }
 
 /// A size for people: `512 B`, `64 KiB`.
@@ -161,6 +167,6 @@ mod tests {
         let all = [at(1, Better), at(2, Better), at(4, NoDifferenceShown), at(2048, Better)];
         assert_eq!(places(&all, Better, size).as_deref(), Some("1 B to 2 B, 2 KiB"));
         assert_eq!(places(&all, Verdict::Worse, size), None);
-        assert_eq!(verdicts(&all, size), "better at 1 B to 2 B, 2 KiB; no difference shown at 4 B");
+        assert_eq!(verdicts(&all, size), "better at 1 B to 2 B, 2 KiB; not shown to differ at 4 B");
     }
 }

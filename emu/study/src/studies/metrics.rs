@@ -16,7 +16,7 @@ pub enum Shows {
     Rate,
     /// `o_i` in us: the time it takes to post one operation.
     Initiation,
-    /// [`Self::Latency`], and how many page faults an operation had: `faults`.
+    /// `t_min`, `t_typical`, `99 %`, `99.9 %`, `t_max` in us, and how many page faults an operation had: `faults`.
     PagedLatency,
     /// [`Self::PlainBandwidth`], and what a prefetch took, if there was one: `prefetch` in us.
     PagedBandwidth,
@@ -54,7 +54,16 @@ impl Shows {
                 }
             }
             Self::PagedLatency => {
-                Self::Latency.add(cell, outcome);
+                if let Some(latency) = &outcome.latency {
+                    let shown = [
+                        ("t_min", latency.min),
+                        ("t_typical", latency.typical),
+                        ("99 %", latency.p99),
+                        ("99.9 %", latency.p999),
+                        ("t_max", latency.max),
+                    ];
+                    shown.into_iter().for_each(|(name, time)| cell.add(name, "us", Better::Less, time));
+                }
                 add_faults(cell, outcome);
             }
             Self::PagedBandwidth => {
@@ -76,6 +85,6 @@ fn add_faults(cell: &mut Cell, outcome: &Outcome) {
     let counters = &outcome.counters;
     if !counters.initiator.is_empty() || !counters.target.is_empty() {
         let faults = outcome.counter("page_faults") as f64 / outcome.operations.max(1) as f64;
-        cell.add("faults", "per operation", Better::Less, faults);
+        cell.add("faults", "1/op", Better::Less, faults);
     }
 }

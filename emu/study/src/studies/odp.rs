@@ -20,12 +20,9 @@ pub(super) const STUDY: Study = Study {
 
 const PAGE: u64 = 4096;
 
-/// What urxe does with a fault, and which flags that takes. Sleeping is for workers.
-const POLICIES: [(&str, &[(&str, &str)]); 3] = [
-    ("park", &[("odp-fault", "park")]),
-    ("rnr", &[("odp-fault", "rnr")]),
-    ("sleep", &[("odp-fault", "sleep"), ("tasks", "workqueue")]),
-];
+/// What urxe does with a fault, and where tasks run then. Only workers can sleep, so parking is measured with both.
+const POLICIES: [(&str, &str); 4] =
+    [("park", "inline"), ("rnr", "inline"), ("park", "workqueue"), ("sleep", "workqueue")];
 
 /// What is added to each fault.
 const LATENCIES: [&str; 2] = ["none", "100us"];
@@ -38,8 +35,8 @@ const CASES: [(&str, Memory, f64); 7] = [
     ("pinned", Memory::Pinned, 1.0),
     ("warm", Memory::OnDemand(Pages::Warm), 1.0),
     ("prefetched", Memory::OnDemand(Pages::Prefetched), 0.0),
-    ("cold", Memory::OnDemand(Pages::Cold), 1.0),
-    ("cold", Memory::OnDemand(Pages::Cold), 0.5),
+    ("cold but touched", Memory::OnDemand(Pages::Cold), 1.0),
+    ("half cold", Memory::OnDemand(Pages::Cold), 0.5),
     ("cold", Memory::OnDemand(Pages::Cold), 0.0),
     ("implicit, cold", Memory::Implicit(Pages::Cold), 0.0),
 ];
@@ -63,35 +60,41 @@ fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
         if matches!(how, Memory::Implicit(_)) && !device.implicit {
             continue;
         }
-        for (policy, latency, setting) in &settings {
+        for setting in &settings {
             let at = [
                 ("memory", memory.to_owned()),
                 ("touched", touched.to_string()),
-                ("fault policy", policy.clone()),
-                ("fault latency", latency.clone()),
+                ("fault policy", setting.policy.to_owned()),
+                ("tasks", setting.tasks.to_owned()),
+                ("fault latency", setting.latency.to_owned()),
             ];
             for (operation, measure, shows) in TESTS {
-                plan.step(&at, *setting, job(operation, measure, how, touched, pages), shows);
+                plan.step(&at, setting.number, job(operation, measure, how, touched, pages), shows);
             }
         }
     }
     Ok(plan)
 }
 
-/// Each policy with each latency: their names, and the number of the setting.
-fn settings(
-    plan: &mut Plan,
-    scope: &Scope,
-    device: &DeviceFacts,
-) -> Result<Vec<(String, String, usize)>, String> {
+/// A setting of the device, by its number in the plan.
+struct Faults {
+    policy: &'static str,
+    tasks: &'static str,
+    latency: &'static str,
+    number: usize,
+}
+
+/// Each policy with each latency.
+fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<Faults>, String> {
     if !device.driver.starts_with("urxe") {
-        return Ok(vec![(OWN.to_owned(), "none".to_owned(), plan.pinned(scope, &[])?)]);
+        let number = plan.pinned(scope, &[])?;
+        return Ok(vec![Faults { policy: OWN, tasks: OWN, latency: "none", number }]);
     }
     let mut all = Vec::new();
-    for (policy, flags) in POLICIES {
+    for (policy, tasks) in POLICIES {
         for latency in LATENCIES {
-            let flags = [flags, &[("odp-latency", latency)]].concat();
-            all.push((policy.to_owned(), latency.to_owned(), plan.pinned(scope, &flags)?));
+            let flags = [("odp-fault", policy), ("tasks", tasks), ("odp-latency", latency)];
+            all.push(Faults { policy, tasks, latency, number: plan.pinned(scope, &flags)? });
         }
     }
     Ok(all)
@@ -113,9 +116,9 @@ fn page(record: &Record) -> Page {
     let figure = |title: &str, metric: &str, latency: &str| Figure {
         shape: Shape::Bars,
         only: vec![("fault latency".to_owned(), latency.to_owned())],
-        series: vec!["memory".to_owned(), "touched".to_owned()],
+        series: vec!["fault policy".to_owned(), "tasks".to_owned()],
         y_scale: Scale::Log10,
-        ..Figure::new(title, "fault policy", metric)
+        ..Figure::new(title, "memory", metric)
     };
     let mut figures = Vec::new();
     for latency in record.values("fault latency") {
@@ -136,41 +139,46 @@ fn page(record: &Record) -> Page {
     }
 }
 
-/// For each policy and latency a sentence: what cold pages cost beside pinned ones, and what of it prefetching saves.
+/// A sentence for each setting of the device: what cold pages cost beside pinned ones, and what prefetching saves of it.
 fn findings(record: &Record) -> Vec<String> {
-    let mut all = Vec::new();
-    for policy in record.values("fault policy") {
-        for latency in record.values("fault latency") {
-            let cell = |memory: &str, touched: &str| {
-                let wanted = [
-                    ("memory", memory),
-                    ("touched", touched),
-                    ("fault policy", policy),
-                    ("fault latency", latency),
-                ];
-                record.cells.iter().find(|c| wanted.iter().all(|(name, value)| c.value(name) == Some(value)))
-            };
-            all.extend(finding(policy, latency, &cell));
-        }
-    }
-    all
+    let pinned = record.cells.iter().filter(|cell| cell.value("memory") == Some("pinned"));
+    pinned.filter_map(|pinned| Same { record, pinned }.finding()).collect()
 }
 
-fn finding<'a>(policy: &str, latency: &str, cell: &dyn Fn(&str, &str) -> Option<&'a Cell>) -> Option<String> {
-    let value = |memory: &str, touched: &str, metric: &str| median(cell(memory, touched)?.metric(metric)?);
-    let time = |memory: &str, touched: &str| value(memory, touched, "t_typical").map(number);
-    let faults = value("cold", "0", "faults").map(|faults| format!(", {} faults each", number(faults)));
-    let prefetched = time("prefetched", "0").map(|time| format!(", prefetched {time}"));
-    let bandwidth = |memory: &str, touched: &str| value(memory, touched, "bandwidth").map(number);
-    Some(format!(
-        "Fault policy {policy}, fault latency {latency}: a READ of a page takes {} us pinned, {} warm{}, {} cold{}; WRITE \
-         has {} MB/s pinned, {} cold.",
-        time("pinned", "1")?,
-        time("warm", "1")?,
-        prefetched.unwrap_or_default(),
-        time("cold", "0")?,
-        faults.unwrap_or_default(),
-        bandwidth("pinned", "1")?,
-        bandwidth("cold", "0")?,
-    ))
+/// The cells with the same setting of the device as the one of pinned memory.
+struct Same<'a> {
+    record: &'a Record,
+    pinned: &'a Cell,
+}
+
+impl Same<'_> {
+    fn finding(&self) -> Option<String> {
+        let [policy, tasks, latency] = ["fault policy", "tasks", "fault latency"]
+            .map(|name| self.pinned.value(name).unwrap_or_default());
+        let time = |memory| self.median(memory, "t_typical").map(number);
+        let faults = self.median("cold", "faults").map(|n| format!(" ({} faults each)", number(n)));
+        let prefetched = time("prefetched").map(|time| format!(", prefetched {time}"));
+        let bandwidth = |memory| self.median(memory, "bandwidth").map(number);
+        Some(format!(
+            "Fault policy {policy}, tasks {tasks}, fault latency {latency}: a READ of a page takes {} us pinned, warm {}{}, \
+             cold {}{}; WRITE has {} MB/s pinned, cold {}.",
+            time("pinned")?,
+            time("warm")?,
+            prefetched.unwrap_or_default(),
+            time("cold")?,
+            faults.unwrap_or_default(),
+            bandwidth("pinned")?,
+            bandwidth("cold")?,
+        ))
+    }
+
+    fn median(&self, memory: &str, metric: &str) -> Option<f64> {
+        let same = |cell: &Cell| {
+            let others = cell.at.iter().zip(&self.pinned.at);
+            let mut others = others.filter(|((name, _), _)| name != "memory" && name != "touched");
+            others.all(|(a, b)| a == b)
+        };
+        let cells = self.record.cells.iter();
+        median(cells.filter(|c| c.value("memory") == Some(memory)).find(|c| same(c))?.metric(metric)?)
+    }
 }

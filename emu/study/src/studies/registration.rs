@@ -1,6 +1,6 @@
 //! What does a registration cache cost with many threads?
 
-use super::beside::{Beside, Question};
+use super::beside::{Beside, Question, published};
 use super::scope::Choice;
 use super::{Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
@@ -31,20 +31,26 @@ const BYTES: u64 = 8;
 const PAGE: u64 = 4096;
 /// Buffers of a thread.
 const BUFFERS: u64 = 64;
-/// More than all threads have, so that nothing is evicted.
-const CAPACITY: u32 = 1 << 15;
+/// Regions of a cache: as many as libfabric's has if nothing else is said, and more than all threads need.
+const CAPACITY: u32 = 1024;
+const LARGE: u32 = 1 << 15;
+
+const CACHED: &str = "cached";
+const CACHED_LARGE: &str = "cached, large";
+const HYBRID: &str = "hybrid";
 
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::Threads])?;
     let mut plan = Plan::new(scope.repetitions(5, 20));
     let setting = plan.pinned(scope, &[])?;
     plan.said.push(("buffers of a thread".to_owned(), format!("{BUFFERS}, each a region of the cache")));
+    plan.said.push(("regions of the cache".to_owned(), format!("{CAPACITY}, if large {LARGE}")));
     for (operation, name, ..) in OPERATIONS {
         if operation == Operation::FetchAdd && !device.atomics {
             continue;
         }
         for threads in Scope::or(&scope.threads, &[1, 4, 16, 64]) {
-            for (registration, cache) in registrations() {
+            for (registration, cache) in REGISTRATIONS {
                 let at = [
                     ("operation", name.to_owned()),
                     ("registration", cache.to_owned()),
@@ -57,10 +63,12 @@ fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     Ok(plan)
 }
 
-fn registrations() -> [(Registration, &'static str); 2] {
-    let hybrid = Registration::Hybrid { capacity: CAPACITY, unregistered_percent: 0 };
-    [(Registration::Cached { capacity: CAPACITY }, "cached"), (hybrid, "hybrid")]
-}
+/// The cache as it is; what of its cost is the look-up alone, as nothing is ever evicted; and hybrid use.
+const REGISTRATIONS: [(Registration, &str); 3] = [
+    (Registration::Cached { capacity: CAPACITY }, CACHED),
+    (Registration::Cached { capacity: LARGE }, CACHED_LARGE),
+    (Registration::Hybrid { capacity: CAPACITY, unregistered_percent: 0 }, HYBRID),
+];
 
 /// As many operations in all, however many threads share them: the time tells what became of it.
 fn job(scope: &Scope, operation: Operation, threads: u32, registration: Registration) -> Job {
@@ -77,18 +85,21 @@ fn job(scope: &Scope, operation: Operation, threads: u32, registration: Registra
     }
 }
 
-/// Hybrid beside cached.
-fn ask(record: &Record, operation: &str, metric: &str) -> Vec<Beside> {
-    let of = ("registration", "cached", "hybrid");
+/// Hybrid beside one of the caches.
+fn ask(record: &Record, operation: &str, cache: &str, metric: &str) -> Vec<Beside> {
+    let of = ("registration", cache, HYBRID);
     Question { of, only: Some(("operation", operation)), along: "threads", metric }.ask(record)
 }
 
 fn page(record: &Record) -> Page {
-    let findings = OPERATIONS.iter().filter_map(|(_, name, published, metric)| {
-        finding(name, &ask(record, name, metric), &ratios(published))
+    let findings = OPERATIONS.iter().flat_map(|(_, name, published, metric)| {
+        let cached = ask(record, name, CACHED, metric);
+        let large = ask(record, name, CACHED_LARGE, metric);
+        [finding(name, CACHED, &cached, &ratios(published)), finding(name, CACHED_LARGE, &large, &[])]
     });
     let figures = OPERATIONS.iter().map(|(_, name, published, metric)| Figure {
         only: vec![("operation".to_owned(), (*name).to_owned())],
+        series: vec!["registration".to_owned()],
         x_scale: Scale::Log2,
         y_scale: Scale::Log10,
         references: reference::registration(published),
@@ -97,7 +108,7 @@ fn page(record: &Record) -> Page {
     Page {
         title: "Registration caches and threads".to_owned(),
         question: STUDY.question.to_owned(),
-        findings: findings.collect(),
+        findings: findings.flatten().collect(),
         figures: figures.collect(),
         layout: Layout::Uncertain,
         extra: vec![table(record)],
@@ -108,41 +119,48 @@ fn page(record: &Record) -> Page {
 fn ratios(operation: &str) -> Vec<(u64, f64)> {
     let both = reference::registration(operation);
     let [cached, hybrid] = both.as_slice() else { return Vec::new() };
-    super::beside::published(cached, hybrid).into_iter().map(|(at, a, b)| (at, b / a)).collect()
+    published(cached, hybrid).into_iter().map(|(at, a, b)| (at, b / a)).collect()
 }
 
-/// Whether the cache falls behind as threads grow, and where it stands at the ends.
-fn finding(name: &str, all: &[Beside], published: &[(u64, f64)]) -> Option<String> {
+/// How far hybrid use is ahead at both ends.
+fn finding(name: &str, cache: &str, all: &[Beside], published: &[(u64, f64)]) -> Option<String> {
     let (first, last) = (all.first()?, all.last()?);
     let at = |beside: &Beside| {
-        format!("{} times with {} ({})", number(beside.ratio()), threads(beside.at), beside.verdict.text())
+        let threads = if beside.at == 1 { "thread" } else { "threads" };
+        let (times, verdict) = (number(beside.ratio()), beside.verdict.text());
+        format!("{times} with {} {threads} ({verdict})", beside.at)
     };
     let ends = if first.at == last.at { at(first) } else { format!("{}, {}", at(first), at(last)) };
-    let published: Vec<_> =
-        published.iter().map(|(cores, ratio)| format!("{} with {cores}", number(*ratio))).collect();
-    Some(format!(
-        "{name}: hybrid use has the rate of cached use {ends}. Published: {}.",
-        published.join(", ")
-    ))
-}
-
-fn threads(number: u64) -> String {
-    if number == 1 { "1 thread".to_owned() } else { format!("{number} threads") }
+    let published = match (published.first(), published.last()) {
+        (Some(first), Some(last)) => {
+            let times = [number(first.1), number(last.1)];
+            format!(" Published: {} with {} core, {} with {}.", times[0], first.0, times[1], last.0)
+        }
+        _ => String::new(),
+    };
+    Some(format!("{name}, rate of hybrid use by that of {cache}: {ends}.{published}"))
 }
 
 fn table(record: &Record) -> Table {
     let mut rows = Vec::new();
     for (_, name, published, metric) in OPERATIONS {
         let published = ratios(published);
-        for beside in ask(record, name, metric) {
-            let there = published.iter().find(|(cores, _)| *cores == beside.at);
-            rows.push(Row::plain(vec![
-                name.to_owned(),
-                beside.at.to_string(),
-                number(beside.ratio()),
-                beside.verdict.text().to_owned(),
-                there.map(|(_, ratio)| number(*ratio)).unwrap_or_default(),
-            ]));
+        let large = ask(record, name, CACHED_LARGE, metric);
+        for cached in ask(record, name, CACHED, metric) {
+            let times = |beside: Option<&Beside>| beside.map(|beside| number(beside.ratio()));
+            let verdict = |beside: Option<&Beside>| beside.map(|beside| beside.verdict.text().to_owned());
+            let large = large.iter().find(|beside| beside.at == cached.at);
+            let there = published.iter().find(|(cores, _)| *cores == cached.at);
+            let cells = [
+                Some(name.to_owned()),
+                Some(cached.at.to_string()),
+                times(large),
+                verdict(large),
+                times(Some(&cached)),
+                verdict(Some(&cached)),
+                there.map(|(_, ratio)| number(*ratio)),
+            ];
+            rows.push(Row::plain(cells.map(Option::unwrap_or_default).into()));
         }
     }
     Table {
@@ -150,7 +168,9 @@ fn table(record: &Record) -> Table {
         columns: vec![
             Column::left("operation"),
             Column::right("threads"),
-            Column::right("times"),
+            Column::right("by cached, large"),
+            Column::left("verdict on hybrid"),
+            Column::right("by cached"),
             Column::left("verdict on hybrid"),
             Column::right("published"),
         ],
