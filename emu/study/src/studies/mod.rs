@@ -5,6 +5,9 @@
 //! compared takes turns. The study's `page` then reads the record; it knows nothing else, so that a file of results can be
 //! shown again later.
 
+mod impaired;
+mod link;
+mod loss;
 mod metrics;
 mod plan;
 mod run;
@@ -34,7 +37,7 @@ pub struct Study {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Study] = &[tasks::STUDY];
+pub const ALL: &[Study] = &[tasks::STUDY, loss::STUDY, link::STUDY];
 
 /// The study of a name; the error lists all.
 pub fn find(name: &str) -> Result<&'static Study, String> {
