@@ -70,16 +70,17 @@ const REGISTRATIONS: [(Registration, &str); 3] = [
     (Registration::Hybrid { capacity: CAPACITY, unregistered_percent: 0 }, HYBRID),
 ];
 
-/// As many operations in all, however many threads share them: the time tells what became of it.
+/// As many operations in all, however many threads share them: the time tells what became of it. Unless a time is asked for.
 fn job(scope: &Scope, operation: Operation, threads: u32, registration: Registration) -> Job {
-    let all = if scope.full { 1 << 20 } else { 1 << 16 };
+    let all: u64 = if scope.full { 1 << 20 } else { 1 << 16 };
+    let shared = Amount::Operations((all / u64::from(threads)).max(1));
     Job {
         threads,
         registration,
         region: BUFFERS * PAGE,
         stride: PAGE,
         depth: 16,
-        amount: Amount::Operations((all / u64::from(threads)).max(1)),
+        amount: scope.milliseconds.map_or(shared, Amount::Milliseconds),
         warm_up: 2 * BUFFERS,
         ..Job::new(operation, Measure::Flood, BYTES)
     }
