@@ -7,7 +7,7 @@ use crate::output::report::Page;
 use crate::output::table::Layout;
 use crate::output::{Figure, Shape};
 use crate::record::{Cell, Record};
-use crate::reference;
+use crate::reference::{self, Series};
 use crate::stats::{Change, Summary, Verdict};
 use crate::work::{Amount, Job, Measure, Operation};
 
@@ -87,6 +87,7 @@ fn page(record: &Record) -> Page {
     let figure = |title: &str, test: &str, metric: &str| Figure {
         shape: Shape::Bars,
         only: vec![("test".to_owned(), test.to_owned())],
+        references: published_bars(test),
         ..Figure::new(title, "tasks", metric)
     };
     let mut findings = findings(record);
@@ -143,7 +144,24 @@ fn finding(inline: &Cell, queued: &Cell) -> Option<String> {
     ))
 }
 
-/// What was published of the kernel's device.
+/// What was published of the kernel's device, at the modes that are nearest to its own.
+fn published_bars(test: &str) -> Vec<Series> {
+    let rows = reference::tasks();
+    let rows = rows.iter().filter(|row| row.test == format!("ib_{test}"));
+    let points = rows.filter_map(|row| {
+        let mode = if row.mode == "tasklet" { "inline" } else { "workqueue" };
+        Some((mode.to_owned(), row.bandwidth.or(row.typical)?))
+    });
+    let points: Vec<_> = points.collect();
+    let unit = if test == "send_lat" { "us" } else { "MB/s" };
+    let name = "tasklet and work queue of the kernel's rxe".to_owned();
+    Some(Series { name, unit, source: reference::TASKS_SOURCE, points })
+        .filter(|series| !series.points.is_empty())
+        .into_iter()
+        .collect()
+}
+
+/// The same in words.
 fn published() -> String {
     let rows = reference::tasks();
     let said: Vec<_> = rows

@@ -213,8 +213,8 @@ impl Initiator<'_> {
                         let pinned = pin(cpus, number);
                         barrier.wait();
                         let result = pinned.and_then(|()| initiate::phase(lane, amount, most));
-                        if result.is_err() {
-                            // The others need not go on.
+                        // The others need not go on. What is refused is refused to them, too.
+                        if result.as_ref().is_err_and(|error| !error.is_refusal()) {
                             stop.lost();
                         }
                         result
