@@ -12,7 +12,7 @@ pub enum Shows {
     PlainBandwidth,
     /// As ib_send_lat: `t_min` to `99.9 %` in us.
     Latency,
-    /// Million operations for each second, and the time they took: `rate`, `time`.
+    /// Million operations for each second, GB/s, and the time that a million takes: `rate`, `bandwidth`, `time`.
     Rate,
     /// `o_i` in us: the time it takes to post one operation.
     Initiation,
@@ -46,7 +46,8 @@ impl Shows {
             Self::Rate => {
                 cell.add("rate", "Mops/s", Better::More, outcome.rate() / MEGA);
                 cell.add("bandwidth", "GB/s", Better::More, outcome.bandwidth() / 1e9);
-                cell.add("time", "s", Better::Less, outcome.elapsed_ns as f64 / 1e9);
+                cell.add("time", "s/Mop", Better::Less, MEGA / outcome.rate());
+                self.add_cpu(cell, outcome);
             }
             Self::Initiation => {
                 if let Some(latency) = &outcome.latency {

@@ -1,7 +1,6 @@
 //! What does on-demand paging cost?
 
 use super::beside::median;
-use super::scope::Choice;
 use super::{Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
@@ -48,13 +47,14 @@ const TESTS: [(Operation, Measure, Shows); 2] = [
 ];
 
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
-    scope.takes(STUDY.name, &[] as &[Choice])?;
+    scope.takes(STUDY.name, &[])?;
     if !device.on_demand {
         return Err(format!("{} has no on-demand paging, so there is nothing to study", device.name));
     }
     let mut plan = Plan::new(scope.repetitions(5, 20));
     let pages = if scope.full { 4096 } else { 512 };
     plan.said.push(("memory".to_owned(), format!("{pages} pages of {PAGE} bytes at each end")));
+    let time = scope.milliseconds(60, 3_000);
     let settings = settings(&mut plan, scope, device)?;
     for (memory, how, touched) in CASES {
         if matches!(how, Memory::Implicit(_)) && !device.implicit {
@@ -69,7 +69,8 @@ fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
                 ("fault latency", setting.latency.to_owned()),
             ];
             for (operation, measure, shows) in TESTS {
-                plan.step(&at, setting.number, job(operation, measure, how, touched, pages), shows);
+                let job = Job { memory: how, touched, ..job(operation, measure, pages, time) };
+                plan.step(&at, setting.number, job, shows);
             }
         }
     }
@@ -100,16 +101,10 @@ fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<
     Ok(all)
 }
 
-/// One walk through all pages; pages are cold only once.
-fn job(operation: Operation, measure: Measure, memory: Memory, touched: f64, pages: u64) -> Job {
-    Job {
-        memory,
-        touched,
-        region: pages * PAGE,
-        stride: PAGE,
-        amount: Amount::Operations(pages),
-        ..Job::new(operation, measure, PAGE)
-    }
+/// Through all pages, for a time. Cold ones are walked through once, if the time is enough for that.
+fn job(operation: Operation, measure: Measure, pages: u64, time: u64) -> Job {
+    let (region, stride) = (pages * PAGE, PAGE);
+    Job { region, stride, amount: Amount::Milliseconds(time), ..Job::new(operation, measure, PAGE) }
 }
 
 fn page(record: &Record) -> Page {

@@ -70,16 +70,15 @@ const REGISTRATIONS: [(Registration, &str); 3] = [
     (Registration::Hybrid { capacity: CAPACITY, unregistered_percent: 0 }, HYBRID),
 ];
 
-/// As many operations in all, however many threads share them: the time tells what became of it.
+/// A flood of each thread, as deep as those of programs that wait now and then.
 fn job(scope: &Scope, operation: Operation, threads: u32, registration: Registration) -> Job {
-    let all = if scope.full { 1 << 20 } else { 1 << 16 };
     Job {
         threads,
         registration,
         region: BUFFERS * PAGE,
         stride: PAGE,
         depth: 16,
-        amount: Amount::Operations((all / u64::from(threads)).max(1)),
+        amount: Amount::Milliseconds(scope.milliseconds(200, 2_000)),
         warm_up: 2 * BUFFERS,
         ..Job::new(operation, Measure::Flood, BYTES)
     }
