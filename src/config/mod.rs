@@ -153,9 +153,10 @@ keys! {
     odp_latency: Latency = Latency::None;
     /// Threads that resolve page faults. Each has one fault at a time.
     odp_workers: Number<1, 64> = Number::new_const(2);
-    /// Packets that are lost, as if the network were bad. This and the next seven keys impair what a process's device
-    /// sends; the connection management of the daemon (rdma_cm) is spared. Set at one end, they impair one direction, at
-    /// both ends, as by `urxe pair`, both: acknowledgements are packets too. Counted as `impaired_lost`.
+    /// Packets that are lost, as if the network were bad. This and the next five keys impair what a process's device
+    /// sends (or else what `impair` says); the connection management of the daemon (rdma_cm) is spared. Set at one end,
+    /// they impair one direction, at both ends, as by `urxe pair`, both: acknowledgements are packets too. Counted as
+    /// `impaired_lost`.
     loss: Probability = Probability::NEVER;
     /// Packets that arrive twice (`impaired_duplicated`).
     duplicate: Probability = Probability::NEVER;
@@ -264,6 +265,25 @@ pub enum Error {
         what: String,
     },
 }
+
+/// The last section of docs/configuration.md.
+const IMPAIRMENTS: &str = "
+# A bad network on purpose
+
+    urxe pair --loss 1% -- ib_write_bw                     # both directions lose packets
+    urxe pair --delay 500us --rate 1Gbit -- ib_send_lat    # 1 ms more for a round trip, at most 1 Gbit/s each way
+    urxe run --corrupt 0.1% --impair both -- ib_send_bw PEER    # the peer need not be urxe
+
+Any run can have any of `loss`, `duplicate`, `reorder`, `corrupt`, `delay` and `rate`. A packet meets them in this order: \
+it may be lost, get a wrong bit, be doubled, let others overtake it; then it waits for the rate, and then for its delay. \
+What waits is a copy: memory may change after a request has completed, as it may while a packet is on a real wire. The \
+sender notices what a sender notices: longer round trips, and losses.
+
+Each process has an impaired network of its own; processes on one device do not share the rate. A process that ends waits \
+until what it has sent has left, at most two seconds. `urxe stat` counts what was impaired, `urxe devices` shows the \
+settings. Programs that leave without asking whether their peer has seen the last acknowledgement (ibv_rc_pingpong) let \
+it fail now and then under loss, as they do on a real network.
+";
 
 fn key_names() -> String {
     KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
@@ -471,7 +491,7 @@ impl Config {
                 k.flag()
             );
         }
-        text
+        text + IMPAIRMENTS
     }
 }
 

@@ -65,6 +65,11 @@ impl Attention {
         self.last_poll.store(now.0, Ordering::Relaxed);
     }
 
+    /// Whether a program has just polled, and will soon poll again.
+    pub(crate) fn just_polled(&self, now: Instant) -> bool {
+        self.waker.is_some() && now.since(Instant(self.last_poll.load(Ordering::Relaxed))) < POLLING
+    }
+
     /// The program will not poll for a while: the thread takes over now.
     pub(crate) fn program_sleeps(&self) {
         self.last_poll.store(0, Ordering::SeqCst);

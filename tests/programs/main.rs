@@ -39,11 +39,12 @@ fn main() -> ExitCode {
     });
     let refused = Trial::test("mpi_ranks_without_the_device_do_not_talk", || Ok(mpi::without_device()?));
     let faults = Trial::test("ucx_with_paged_memory_meets_faults", || Ok(paging::ucx_meets_faults()?));
+    let lossy = Trial::test("ibv_rc_pingpong_survives_loss", || Ok(impaired::pingpong_through_loss()?));
     let cm = cm::tests().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
     let hosts = networks::all().into_iter().map(|(name, test)| Trial::test(name, move || Ok(test()?)));
     libtest_mimic::run(
         &arguments,
-        programs.chain(cli).chain(cm).chain(hosts).chain(pyverbs).chain([refused, faults]).collect(),
+        programs.chain(cli).chain(cm).chain(hosts).chain(pyverbs).chain([refused, faults, lossy]).collect(),
     )
     .exit_code()
 }
