@@ -195,3 +195,54 @@ fn requests_that_are_posted_together_are_taken_or_refused_together() {
     a.qp.post_send_all(list[..128].iter().cloned()).unwrap();
     assert_eq!(a.qp.post_send_all(list[..1].iter().cloned()), Err((0, PostError::Full(128))));
 }
+
+fn write_one(a: &End, b: &End, at: u64) {
+    let sges = [Sge { addr: a.buf.as_ptr() as u64, len: 8, lkey: a.lkey }];
+    let op = SendOp::Write(Remote { addr: b.buf.as_ptr() as u64 + at, rkey: b.rkey });
+    a.qp.post_send([SendWr { id: at, op, flags: SendFlags::default(), sges: &sges, ud: None }]).unwrap();
+}
+
+#[test]
+fn small_requests_of_a_stream_leave_together_and_in_order() {
+    const COUNT: u64 = 4000;
+    let (a, b) = (end(64), end(64));
+    connect(&a, &b);
+    connect(&b, &a);
+    let (mut posted, mut done) = (0, 0);
+    while done < COUNT {
+        if posted - done <= 32 {
+            a.device.poll();
+            let full = (done + 64).min(COUNT);
+            (posted..full).for_each(|i| write_one(&a, &b, i % 8 * 8));
+            posted = full;
+        }
+        for wc in wait(&a, 1) {
+            assert_eq!((wc.status, wc.id), (WcStatus::Success, done % 8 * 8));
+            done += 1;
+        }
+    }
+    let counters = a.device.counters();
+    let count = |name| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
+    assert!(count("tx_packets") >= COUNT);
+    // How many depends on who gets the CPU when; without waiting for each other none would.
+    assert!(count("tx_runs") < COUNT, "some share a system call: {counters:?}");
+}
+
+#[test]
+fn what_waits_for_the_next_poll_leaves_without_one_too() {
+    let (mut a, b) = (end(64), end(512));
+    connect(&a, &b);
+    connect(&b, &a);
+    a.buf.fill(7);
+    a.device.poll();
+    for i in 0..64 {
+        write_one(&a, &b, i * 8);
+    }
+    let last = std::hint::black_box(b.buf.as_ptr()) as u64 + 63 * 8;
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut found = [0; 8];
+    while found != [7; 8] {
+        urxe::mem::copy::read(urxe::mem::HostAddr(last), &mut found).unwrap();
+        assert!(Instant::now() < end, "{:?}", a.device.counters());
+    }
+}

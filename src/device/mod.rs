@@ -15,6 +15,7 @@
 
 pub mod attr;
 pub mod counters;
+mod gather;
 mod impaired;
 pub mod multicast;
 pub mod qp;
@@ -187,6 +188,8 @@ pub(crate) struct Core {
     /// When each sender was last told to slow down.
     told: Mutex<HashMap<(SocketAddr, Qpn), Instant>>,
     pub(crate) attention: Attention,
+    /// What waits for the program's next poll.
+    gathering: gather::Gathering,
     /// Page faults that wait, and the threads that resolve them.
     pub(crate) faults: Faults,
     pub(crate) fault_workers: FaultWorkers,
@@ -306,6 +309,7 @@ impl Device {
             vectors_used: AtomicBool::new(false),
             told: Mutex::new(HashMap::new()),
             attention,
+            gathering: gather::Gathering::default(),
             faults: Faults::new(
                 config.odp_workers.value() as usize,
                 config.odp_latency,
@@ -468,6 +472,7 @@ impl Device {
 
     /// To be called before a program sleeps until a completion: the receive thread takes over at once.
     pub fn attend(&self) {
+        self.core.send_gathered(self.core.clock.now());
         self.core.attention.program_sleeps();
     }
 

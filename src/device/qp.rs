@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::gather::Burst;
 use super::{Core, EventSink};
 use crate::config::Tasks;
 use crate::cq::Cq;
@@ -90,6 +91,9 @@ pub(crate) struct Qp {
     overran: AtomicBool,
     /// It is in the receiver's list of waiting acknowledgements.
     pub(crate) lazy: AtomicBool,
+    /// Requests of it wait for the program's next poll.
+    pub(super) gathered: AtomicBool,
+    pub(super) burst: Burst,
     /// When its entry in the timers is due; `u64::MAX` if it has none.
     timer: AtomicU64,
     pub(super) attr: Mutex<QpAttr>,
@@ -103,7 +107,7 @@ pub(crate) struct Qp {
     /// Who runs its tasks.
     pub(crate) scheduler: &'static dyn Scheduler,
     /// The same, as the setting.
-    tasks: Tasks,
+    pub(super) tasks: Tasks,
     send_lane: Lane,
     recv_lane: Lane,
     /// For those who schedule it: a scheduled task holds its queue pair.
@@ -169,6 +173,8 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit, placement: Placement) -> Re
             recv: Mutex::new(recv),
             overran: AtomicBool::new(false),
             lazy: AtomicBool::new(false),
+            gathered: AtomicBool::new(false),
+            burst: Burst::default(),
             timer: AtomicU64::new(u64::MAX),
             attr: Mutex::new(QpAttr::default()),
             caps,
@@ -254,7 +260,9 @@ impl QueuePair {
         }
         let mut notices = Notices::default();
         let now = self.core.clock.now();
-        self.qp.scheduler.sends_pending(&self.core, &self.qp, &mut side, now, &mut notices);
+        if !self.core.gathers(&self.qp, &side, now) {
+            self.qp.scheduler.sends_pending(&self.core, &self.qp, &mut side, now, &mut notices);
+        }
         self.qp.deliver_send(&self.core, &mut side);
         drop(side);
         self.qp.tell(&self.core, notices);
@@ -287,7 +295,7 @@ impl Qp {
 
     /// It is destroyed: no worker will run it any more. What was posted leaves, as it would have at once without workers.
     fn leave_workers(&self, core: &Core) {
-        if self.tasks == Tasks::Inline {
+        if self.tasks == Tasks::Inline && !self.gathered.load(Ordering::Relaxed) {
             return;
         }
         mem::guard::ready_thread();

@@ -462,6 +462,7 @@ impl Core {
     /// for it: acknowledgements of small messages are kept for a moment, and so is the socket of a stream left alone.
     pub(crate) fn run_all(&self, hold: bool) -> Ran {
         let mut any = self.run_faults();
+        self.send_gathered(self.clock.now());
         let mut rx = self.receiver.lock();
         for _ in 0..ROUNDS {
             let now = self.clock.now();

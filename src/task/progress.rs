@@ -65,6 +65,12 @@ impl Attention {
         self.last_poll.store(now.0, Ordering::Relaxed);
     }
 
+    /// When the program last polled, if that was just now, so that it will soon poll again.
+    pub(crate) fn just_polled(&self, now: Instant) -> Option<Instant> {
+        let last = Instant(self.last_poll.load(Ordering::Relaxed));
+        (self.waker.is_some() && now.since(last) < POLLING).then_some(last)
+    }
+
     /// The program will not poll for a while: the thread takes over now.
     pub(crate) fn program_sleeps(&self) {
         self.last_poll.store(0, Ordering::SeqCst);

@@ -127,7 +127,7 @@ pub(crate) fn compare(rounds: u32, write: Option<&Path>) -> io::Result<()> {
 }
 
 /// The program of that name in the folder of this one.
-fn beside(name: &str) -> io::Result<PathBuf> {
+pub(crate) fn beside(name: &str) -> io::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     if path.exists() { Ok(path) } else { Err(io::Error::other(format!("{} is not built", path.display()))) }
 }
@@ -209,7 +209,7 @@ fn listens(port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
     v[v.len() / 2]

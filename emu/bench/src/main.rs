@@ -16,6 +16,7 @@ mod memory;
 mod paging;
 mod socket;
 mod steering;
+mod study;
 mod tasks;
 use socket::Socket;
 
@@ -85,6 +86,15 @@ enum Bench {
         #[arg(long, default_value = "1,8,64", value_delimiter = ',')]
         queue_pairs: Vec<usize>,
     },
+    /// What a study's own bookkeeping costs beside the operations that it measures, as a table
+    Study {
+        /// Rounds; the median is printed
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Milliseconds of each measurement
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..60_000))]
+        milliseconds: u64,
+    },
     /// The other end of such a measurement
     #[command(hide = true)]
     TasksPeer { mode: String, role: tasks::Role, queue_pairs: usize },
@@ -121,6 +131,7 @@ fn main() -> ExitCode {
         Bench::Tasks { rounds, milliseconds, queue_pairs } => {
             tasks::tasks(rounds, Duration::from_millis(milliseconds), &queue_pairs)
         }
+        Bench::Study { rounds, milliseconds } => study::study(rounds, milliseconds),
         Bench::TasksPeer { mode, role, queue_pairs } => tasks::peer(&mode, role, queue_pairs),
         Bench::Sink => sink(),
         Bench::Echo => echo(),

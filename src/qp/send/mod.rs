@@ -112,6 +112,10 @@ struct Stuck {
     cause: Cause,
 }
 
+/// How many small requests may wait for others, and their bytes.
+const FEW: usize = 48;
+const LITTLE: u64 = 48 << 10;
+
 /// The send side.
 #[derive(Debug)]
 pub struct SendSide {
@@ -246,6 +250,18 @@ impl SendSide {
     /// The connection, to change what may be changed later.
     pub fn connection_mut(&mut self) -> Option<&mut Connection> {
         self.conn.as_mut()
+    }
+    /// Requests that have left and are not acknowledged.
+    pub fn under_way(&self) -> usize {
+        self.next
+    }
+    /// Whether what has not left is small enough to wait for more.
+    pub fn may_wait(&self) -> bool {
+        let waiting = self.wqes.len() - self.next;
+        self.kind == QpType::Rc
+            && self.state == QpState::Rts
+            && (1..FEW).contains(&waiting)
+            && self.post_charge - self.wqes[self.next].charge_before < LITTLE
     }
     /// Requests in the queue.
     pub fn len(&self) -> usize {

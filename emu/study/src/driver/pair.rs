@@ -25,7 +25,6 @@ pub struct Pair {
     events: Receiver<Event>,
     device: DeviceFacts,
     patience: Duration,
-    counters: Snapshot,
     dead: Option<Error>,
 }
 
@@ -78,25 +77,34 @@ impl Pair {
             Amount::Operations(_) => Duration::ZERO,
         };
         let end = Instant::now() + self.patience + measured;
-        if self.initiator.tell(&Command::Run(job.clone())).is_err() {
-            return Err(gone(&mut self.initiator));
-        }
-        let report = wait(&self.events, end, &mut self.initiator, &mut self.target, Side::Initiator)?;
-        let mut outcome = match report {
-            Some(Report::Done(outcome)) => *outcome,
-            Some(report) => return Err(unexpected(report, Side::Initiator)),
-            None => {
-                let seconds = (self.patience + measured).as_secs();
-                return Err(Error::Failed(format!("the job was not over after {seconds} s")));
+        self.tell(&Command::Run(job.clone()))?;
+        let mut counters = Vec::new();
+        loop {
+            let report = wait(&self.events, end, &mut self.initiator, &mut self.target, Side::Initiator)?;
+            match report {
+                Some(Report::Paused) => {
+                    counters.push(self.fabric.as_ref().map(Fabric::counters).unwrap_or_default());
+                    self.tell(&Command::GoOn)?;
+                }
+                Some(Report::Done(outcome)) => return Ok(self.with_counters(*outcome, &counters)),
+                Some(report) => return Err(unexpected(report, Side::Initiator)),
+                None => {
+                    let seconds = (self.patience + measured).as_secs();
+                    return Err(Error::Failed(format!("the job was not over after {seconds} s")));
+                }
             }
-        };
-        if let Some(fabric) = &self.fabric {
-            let counters = fabric.counters();
-            let target = self.target.local().map(|process| process.id());
-            outcome.counters = fabric::changes(&self.counters, &counters, self.initiator.id(), target);
-            self.counters = counters;
         }
-        Ok(outcome)
+    }
+
+    fn tell(&mut self, command: &Command) -> Result<(), Error> {
+        self.initiator.tell(command).map_err(|_| gone(&mut self.initiator))
+    }
+
+    /// `snapshots` are of the beginning and the end of the measured part.
+    fn with_counters(&mut self, outcome: Outcome, snapshots: &[Snapshot]) -> Outcome {
+        let [before, after] = snapshots else { return outcome };
+        let target = self.target.local().map(|process| process.id());
+        Outcome { counters: fabric::changes(before, after, self.initiator.id(), target), ..outcome }
     }
 }
 
@@ -175,9 +183,8 @@ impl Starting<'_> {
         if self.options.device.is_none() {
             device.driver = format!("urxe {}", env!("CARGO_PKG_VERSION"));
         }
-        let counters = fabric.as_ref().map(Fabric::counters).unwrap_or_default();
         let patience = self.options.patience;
-        Ok(Pair { initiator, target, fabric, events, device, patience, counters, dead: None })
+        Ok(Pair { initiator, target, fabric, events, device, patience, dead: None })
     }
 }
 

@@ -16,6 +16,10 @@ pub enum Shows {
     Rate,
     /// `o_i` in us: the time it takes to post one operation.
     Initiation,
+    /// `t_min`, `t_typical`, `99 %`, `99.9 %`, `t_max` in us, and how many page faults an operation had: `faults`.
+    PagedLatency,
+    /// [`Self::PlainBandwidth`], and what a prefetch took, if there was one: `prefetch` in us.
+    PagedBandwidth,
 }
 
 const MEGA: f64 = 1e6;
@@ -49,10 +53,38 @@ impl Shows {
                     cell.add("o_i", "us", Better::Less, latency.average);
                 }
             }
+            Self::PagedLatency => {
+                if let Some(latency) = &outcome.latency {
+                    let shown = [
+                        ("t_min", latency.min),
+                        ("t_typical", latency.typical),
+                        ("99 %", latency.p99),
+                        ("99.9 %", latency.p999),
+                        ("t_max", latency.max),
+                    ];
+                    shown.into_iter().for_each(|(name, time)| cell.add(name, "us", Better::Less, time));
+                }
+                add_faults(cell, outcome);
+            }
+            Self::PagedBandwidth => {
+                Self::PlainBandwidth.add(cell, outcome);
+                if let Some(time) = outcome.prefetch_ns {
+                    cell.add("prefetch", "us", Better::Less, time as f64 / 1e3);
+                }
+            }
         }
     }
 
     fn add_cpu(self, cell: &mut Cell, outcome: &Outcome) {
         cell.add("CPU", "us", Better::Less, outcome.cpu_of_operation());
+    }
+}
+
+/// Where the driver can read counters, something is always counted.
+fn add_faults(cell: &mut Cell, outcome: &Outcome) {
+    let counters = &outcome.counters;
+    if !counters.initiator.is_empty() || !counters.target.is_empty() {
+        let faults = outcome.counter("page_faults") as f64 / outcome.operations.max(1) as f64;
+        cell.add("faults", "1/op", Better::Less, faults);
     }
 }

@@ -5,19 +5,25 @@
 //! compared takes turns. The study's `page` then reads the record; it knows nothing else, so that a file of results can be
 //! shown again later.
 
+mod beside;
 mod impaired;
+mod inject;
 mod link;
+mod long_am;
 mod loss;
 mod metrics;
+mod odp;
 mod plan;
+mod registration;
 mod run;
 mod scope;
 mod tasks;
+mod wr_api;
 
 pub use metrics::Shows;
 pub use plan::{Plan, Step};
 pub use run::{Bench, Progressing, run};
-pub use scope::{Pin, Scope};
+pub use scope::{Choice, Pin, Scope};
 
 use crate::driver::DeviceFacts;
 use crate::output::report::Page;
@@ -37,7 +43,16 @@ pub struct Study {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Study] = &[tasks::STUDY, loss::STUDY, link::STUDY];
+pub const ALL: &[Study] = &[
+    tasks::STUDY,
+    wr_api::STUDY,
+    registration::STUDY,
+    long_am::STUDY,
+    inject::STUDY,
+    odp::STUDY,
+    loss::STUDY,
+    link::STUDY,
+];
 
 /// The study of a name; the error lists all.
 pub fn find(name: &str) -> Result<&'static Study, String> {

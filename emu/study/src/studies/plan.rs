@@ -1,5 +1,6 @@
 //! What a study wants to be measured.
 
+use super::Scope;
 use super::metrics::Shows;
 use crate::driver::Setting;
 use crate::work::Job;
@@ -42,6 +43,21 @@ impl Plan {
             self.settings.push(setting);
             self.settings.len() - 1
         })
+    }
+
+    /// The setting with these flags of the device, on the CPUs that were asked for; for studies that do not compare CPUs.
+    pub fn pinned(&mut self, scope: &Scope, flags: &[(&str, &str)]) -> Result<usize, String> {
+        let pin = match scope.pin.as_slice() {
+            [] => Default::default(),
+            [pin] => pin.clone(),
+            _ => return Err("this study does not compare CPUs: give one --pin".to_owned()),
+        };
+        let said = ("CPUs".to_owned(), pin.to_string());
+        if !self.said.contains(&said) {
+            self.said.push(said);
+        }
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned())).collect();
+        Ok(self.setting(Setting { flags, initiator_cpus: pin.initiator, target_cpus: pin.target }))
     }
 
     /// Adds a step; `at` are parameters with their values.

@@ -46,6 +46,7 @@ pub fn run(plan: &Plan, bench: &mut dyn Bench, record: &mut Record, progress: &d
         for index in order {
             let step = &plan.steps[index];
             if left_out.contains(&index) {
+                progress.done();
                 continue;
             }
             progress.begin(&name(step));

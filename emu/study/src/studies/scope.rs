@@ -28,6 +28,37 @@ pub struct Scope {
     pub milliseconds: Option<u64>,
 }
 
+/// A choice that not all studies have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// `--sizes`.
+    Sizes,
+    /// `--queue-pairs`.
+    QueuePairs,
+    /// `--threads`.
+    Threads,
+}
+
+impl Choice {
+    const ALL: [Self; 3] = [Self::Sizes, Self::QueuePairs, Self::Threads];
+
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Sizes => "--sizes",
+            Self::QueuePairs => "--queue-pairs",
+            Self::Threads => "--threads",
+        }
+    }
+
+    fn made(self, scope: &Scope) -> bool {
+        match self {
+            Self::Sizes => scope.has_sizes(),
+            Self::QueuePairs => !scope.queue_pairs.is_empty(),
+            Self::Threads => !scope.threads.is_empty(),
+        }
+    }
+}
+
 /// From one size to another by powers of two.
 type Range = std::ops::RangeInclusive<u64>;
 
@@ -37,6 +68,21 @@ impl Scope {
         let usual = [usual];
         let asked = if self.sizes.is_empty() { &usual[..] } else { &self.sizes[..] };
         asked.iter().flat_map(|range| doubled(range.clone())).collect()
+    }
+
+    /// Whether sizes were asked for.
+    pub fn has_sizes(&self) -> bool {
+        !self.sizes.is_empty()
+    }
+
+    /// Refuses choices that a study does not have: each takes `--repetitions`, `--milliseconds`, `--full` and one `--pin`,
+    /// and what is named here.
+    pub fn takes(&self, study: &str, taken: &[Choice]) -> Result<(), String> {
+        let refused = Choice::ALL.into_iter().find(|choice| choice.made(self) && !taken.contains(choice));
+        let Some(refused) = refused else { return Ok(()) };
+        let mut flags: Vec<_> = taken.iter().map(|choice| choice.flag()).collect();
+        flags.extend(["--repetitions", "--milliseconds", "--full", "--pin"]);
+        Err(format!("study {study} does not take {}; it takes {}", refused.flag(), flags.join(", ")))
     }
 
     /// What was asked for, else `usual`.
@@ -143,6 +189,14 @@ mod tests {
         for bad in ["", "0", "x", "8:4", "3G", "1:", "K", "-1"] {
             assert!(sizes(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_choice_that_a_study_does_not_have_is_refused_by_name() {
+        let scope = Scope { threads: vec![4], sizes: vec![8..=8], ..Scope::default() };
+        assert_eq!(scope.takes("x", &[Choice::Threads, Choice::Sizes]), Ok(()));
+        let refused = scope.takes("x", &[Choice::Sizes]).unwrap_err();
+        assert!(refused.starts_with("study x does not take --threads; it takes --sizes, "), "{refused}");
     }
 
     #[test]

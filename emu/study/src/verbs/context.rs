@@ -71,8 +71,12 @@ impl List {
         // SAFETY: the pointer is valid.
         let raw = unsafe { (library()?.ibv_get_device_list)(&mut count) };
         match raw.is_null() {
-            true => Err(Error::last("ibv_get_device_list")),
             false => Ok(Self { raw, count: usize::try_from(count).unwrap_or(0) }),
+            true => match Error::last("ibv_get_device_list") {
+                // A kernel without RDMA has no devices.
+                error if error.errno() == Some(libc::ENOSYS) => Ok(Self { raw, count: 0 }),
+                error => Err(error),
+            },
         }
     }
 
@@ -91,7 +95,9 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        if let Ok(library) = library() {
+        if let Ok(library) = library()
+            && !self.raw.is_null()
+        {
             // SAFETY: the list is not used any more; devices that are open stay.
             unsafe { (library.ibv_free_device_list)(self.raw) }
         }

@@ -242,8 +242,8 @@ pub struct Outcome {
     pub prefetch_ns: Option<u64>,
     /// What the registration cache has done, if there was one.
     pub cache: Option<CacheCounts>,
-    /// Counters of the device that have changed in the job, warm-up included; both ends. Empty if the device has none
-    /// that the driver can read.
+    /// Counters of the device that have changed in the measured part. Empty if the driver cannot read them: it can under
+    /// urxe on this machine.
     pub counters: Counters,
 }
 

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use urxe_study::driver::{Interrupt, Options, Pair, Setting};
 use urxe_study::work::{Amount, Job, Measure, Operation};
@@ -36,9 +35,7 @@ pub(crate) fn urxe() -> &'static Path {
 }
 
 pub(crate) fn options() -> Options {
-    // The configuration of whoever runs the tests is none of theirs.
-    let patience = Duration::from_secs(60);
-    Options { patience, ..Options::local(urxe()) }
+    Options::local(urxe())
 }
 
 pub(crate) fn pair() -> Pair {

@@ -30,8 +30,9 @@ pub(super) fn run(
     let stop = Arc::new(Stop::default());
     let link = Link::connect(target, token, &stop)?;
     tell(&Report::Started(facts(&station)?))?;
-    let initiator = Initiator { station, link, stop, cpus: options.cpus.clone() };
-    for Command::Run(job) in commands {
+    let initiator = Initiator { station, link, stop, cpus: options.cpus.clone(), commands };
+    for command in commands {
+        let Command::Run(job) = command else { continue };
         match initiator.run(&job) {
             Ok(outcome) => tell(&Report::Done(Box::new(outcome)))?,
             Err(error) if error.is_refusal() => tell(&Report::Refused(error.to_string()))?,
@@ -113,14 +114,15 @@ fn unexpected(message: &ToInitiator) -> Error {
     Error::Peer(format!("target has answered {message:?}"))
 }
 
-struct Initiator {
+struct Initiator<'a> {
     station: Station,
     link: Link,
     stop: Arc<Stop>,
     cpus: Vec<usize>,
+    commands: &'a Receiver<Command>,
 }
 
-impl Initiator {
+impl Initiator<'_> {
     fn run(&self, job: &Job) -> Result<Outcome> {
         let end = self.station.prepare(job, Role::Initiator, &self.stop);
         match end.and_then(|mut end| self.measure(job, &mut end)) {
@@ -143,6 +145,8 @@ impl Initiator {
             self.phase(end, Amount::Operations(warm_up), u64::MAX)?;
         }
         let prefetching = end.prepare_pages()?;
+        self.link.ask_done(&ToTarget::PreparePages)?;
+        self.pause()?;
         self.link.ask_done(&ToTarget::Measure)?;
         let (cpu, cache) = (cpu_time(), end.cache_counts());
         let tallies = self.phase(end, job.amount, pages::most(job, &end.layout))?;
@@ -152,6 +156,7 @@ impl Initiator {
             ToInitiator::Cpu(time) => time,
             other => return Err(unexpected(&other)),
         };
+        self.pause()?;
         self.check(end)?;
         Ok(Outcome {
             initiator_cpu_ns: cpu.as_nanos() as u64,
@@ -161,6 +166,13 @@ impl Initiator {
             cache,
             ..outcome(job, &tallies)
         })
+    }
+
+    /// Lets the driver look at counters.
+    fn pause(&self) -> Result<()> {
+        tell(&Report::Paused)?;
+        // The process ends when there are no more commands.
+        self.commands.recv().map(|_| ()).map_err(|_| Error::Stopped)
     }
 
     /// Connects both ends.
@@ -201,8 +213,8 @@ impl Initiator {
                         let pinned = pin(cpus, number);
                         barrier.wait();
                         let result = pinned.and_then(|()| initiate::phase(lane, amount, most));
-                        if result.is_err() {
-                            // The others need not go on.
+                        // The others need not go on. What is refused is refused to them, too.
+                        if result.as_ref().is_err_and(|error| !error.is_refusal()) {
                             stop.lost();
                         }
                         result

@@ -24,7 +24,9 @@ pub(super) enum ToTarget {
     Prepare(Job),
     /// Connect with this end, and serve. `Done`.
     Connect(Vec<LaneEnd>),
-    /// The warm-up is over: make the pages what they have to be; the measured part begins. `Done`.
+    /// The warm-up is over: make the pages what they have to be. `Done`.
+    PreparePages,
+    /// The measured part begins. `Done`.
     Measure,
     /// The measured part is over. `Cpu`.
     Measured,

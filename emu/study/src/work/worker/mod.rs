@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 mod initiator;
@@ -55,6 +56,8 @@ pub enum Role {
 pub enum Command {
     /// Run a job.
     Run(Job),
+    /// Go on, after a [`Report::Paused`].
+    GoOn,
 }
 
 /// What a worker tells the driver.
@@ -70,6 +73,8 @@ pub enum Report {
     },
     /// An initiator has its device and its target.
     Started(DeviceFacts),
+    /// The measured part of a job is about to begin, or has just ended: the time to look at counters.
+    Paused,
     /// A job is over.
     Done(Box<Outcome>),
     /// A job is not possible; others may be.
@@ -82,10 +87,10 @@ pub enum Report {
 pub fn run(options: &Options) -> std::result::Result<(), String> {
     tie_to_parent();
     let commands = read_commands();
-    let result = match &options.role {
+    let result = check_cpus(&options.cpus).and_then(|()| match &options.role {
         Role::Target(address) => target::run(options, *address),
         Role::Initiator { target, token } => initiator::run(options, *target, token, &commands),
-    };
+    });
     if let Err(error) = &result {
         let report = match error {
             error if error.is_refusal() => Report::Refused(error.to_string()),
@@ -157,18 +162,29 @@ fn driver_of(device: &str, vendor: u32) -> String {
     }
 }
 
+/// Refuses CPUs that this process may not use.
+fn check_cpus(cpus: &[usize]) -> Result<()> {
+    let possible = rustix::thread::sched_getaffinity(None).map_err(|e| system("sched_getaffinity", e))?;
+    let may_use = |cpu: &usize| *cpu < CpuSet::MAX_CPU && possible.is_set(*cpu);
+    match cpus.iter().find(|cpu| !may_use(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let possible: Vec<_> = (0..CpuSet::MAX_CPU).filter(may_use).map(|cpu| cpu.to_string()).collect();
+            Err(Error::Refused(format!("CPU {cpu}: the process may use {}", possible.join(", "))))
+        }
+    }
+}
+
 /// Pins the calling thread, the one with this number, to one of the CPUs.
 fn pin(cpus: &[usize], thread: usize) -> Result<()> {
     let Some(cpu) = cpus.get(thread % cpus.len().max(1)) else { return Ok(()) };
-    let possible = *cpu < rustix::thread::CpuSet::MAX_CPU;
-    let mut set = rustix::thread::CpuSet::new();
-    if possible {
-        set.set(*cpu);
-    }
-    match possible.then(|| rustix::thread::sched_setaffinity(None, &set)) {
-        Some(Ok(())) => Ok(()),
-        _ => Err(Error::Refused(format!("CPU {cpu} is not one that the process may use"))),
-    }
+    let mut set = CpuSet::new();
+    set.set(*cpu);
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| system("sched_setaffinity", e))
+}
+
+fn system(what: &'static str, error: rustix::io::Errno) -> Error {
+    Error::system(what)(error.into())
 }
 
 /// CPU time of this process so far.

@@ -92,11 +92,10 @@ impl Target {
             }
             ToTarget::Prepare(job) => return self.prepare(job),
             ToTarget::Connect(ends) => self.connect(&ends)?,
-            ToTarget::Measure => {
-                let present = self.present()?;
-                present.end.prepare_pages()?;
-                present.cpu = cpu_time();
+            ToTarget::PreparePages => {
+                self.present()?.end.prepare_pages()?;
             }
+            ToTarget::Measure => self.present()?.cpu = cpu_time(),
             ToTarget::Measured => {
                 let present = self.present()?;
                 return Ok(ToInitiator::Cpu((cpu_time() - present.cpu).as_nanos() as u64));

@@ -1,0 +1,104 @@
+//! Small requests of a stream wait for the next ones.
+//!
+//! A program that keeps many small messages under way posts them one by one, and polls between. Sent one by one, each is a
+//! system call here and a datagram to receive at the peer. So what a program posts while many are under way, or after many
+//! others since it last polled, stays in the send queue until it polls next, which it does as soon as it needs anything, and
+//! then leaves together, those of all queue pairs. If it does not poll, the receive thread sends it, which looks after a
+//! program that has polled at least every millisecond. Who has little under way, as in a ping-pong, never waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::Core;
+use super::qp::Qp;
+use crate::config::Tasks;
+use crate::mem;
+use crate::qp::Notices;
+use crate::qp::send::SendSide;
+use crate::task::Side;
+use crate::time::Instant;
+
+/// So many requests that a queue pair has under way, or has posted since the program polled, make a stream.
+const STREAM: usize = 8;
+
+/// Queue pairs with requests that wait for the next poll.
+#[derive(Default)]
+pub(super) struct Gathering {
+    any: AtomicBool,
+    qps: Mutex<Vec<Arc<Qp>>>,
+}
+
+/// How often a queue pair was posted to since the program polled. Changed with the send side locked only.
+#[derive(Default)]
+pub(super) struct Burst {
+    polled: AtomicU64,
+    posts: AtomicUsize,
+}
+
+impl Burst {
+    /// One more, if the program last polled at this time. Returns how many that makes.
+    fn after(&self, polled: Instant) -> usize {
+        let same = self.polled.load(Ordering::Relaxed) == polled.0;
+        self.polled.store(polled.0, Ordering::Relaxed);
+        let posts = if same { self.posts.load(Ordering::Relaxed) + 1 } else { 1 };
+        self.posts.store(posts, Ordering::Relaxed);
+        posts
+    }
+}
+
+impl Core {
+    /// Whether what was posted to this side may wait for the program's next poll; it then does. The caller holds the side.
+    pub(super) fn gathers(&self, qp: &Qp, side: &SendSide, now: Instant) -> bool {
+        if qp.tasks == Tasks::Workqueue || self.thread_receives {
+            return false;
+        }
+        let Some(polled) = self.attention.just_polled(now) else { return false };
+        let burst = qp.burst.after(polled);
+        if !side.may_wait() || (side.under_way() < STREAM && burst < STREAM) {
+            return false;
+        }
+        if !qp.gathered.swap(true, Ordering::Relaxed)
+            && let Some(qp) = qp.me.upgrade()
+        {
+            self.gathering.qps.lock().push(qp);
+            self.gathering.any.store(true, Ordering::Release);
+            self.attention.due(now);
+        }
+        true
+    }
+
+    /// Sends what has waited for it.
+    #[inline]
+    pub(super) fn send_gathered(&self, now: Instant) {
+        if self.gathering.any.load(Ordering::Acquire) {
+            self.send_all_gathered(now);
+        }
+    }
+
+    fn send_all_gathered(&self, now: Instant) {
+        mem::guard::ready_thread();
+        let qps = {
+            let mut qps = self.gathering.qps.lock();
+            self.gathering.any.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *qps)
+        };
+        let mut outbox = self.take_batch();
+        for qp in qps {
+            qp.gathered.store(false, Ordering::Relaxed);
+            let mut notices = Notices::default();
+            let mut side = qp.send.lock();
+            if qp.lane(Side::Send).state.is_idle() {
+                qp.run_send(self, &mut side, now, &mut notices, usize::MAX, Some(&mut outbox));
+            } else {
+                qp.scheduler.sends_pending(self, &qp, &mut side, now, &mut notices);
+            }
+            qp.deliver_send(self, &mut side);
+            drop(side);
+            qp.tell(self, notices);
+        }
+        self.flush(&mut outbox);
+        self.give_batch(outbox);
+    }
+}
