@@ -1,6 +1,6 @@
 //! What the studies of bad networks have in common: the jobs, under a setting for each network.
 
-use super::{Pin, Plan, Scope, Shows};
+use super::{Choice, Pin, Plan, Scope, Shows};
 use crate::driver::{DeviceFacts, Setting};
 use crate::record::Cell;
 use crate::stats::Summary;
@@ -36,6 +36,7 @@ pub(super) fn plan(
             device.name
         ));
     }
+    scope.takes(study, &[Choice::Sizes])?;
     let mut plan = Plan::new(scope.repetitions(3, 10));
     let networks: Vec<_> = networks.collect();
     for (test, job, shows) in jobs(scope) {
