@@ -11,16 +11,16 @@ pub struct Scope {
     /// How often everything is measured
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repetitions: Option<u32>,
-    /// Message sizes: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
+    /// Message sizes, of `inject` and `long-am`: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes)]
     sizes: Vec<Range>,
-    /// Numbers of queue pairs
+    /// Numbers of queue pairs, of `tasks`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: Vec<u32>,
-    /// Numbers of threads
+    /// Numbers of threads, of `registration`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Vec<u32>,
-    /// CPUs of the measuring end and of its peer, as `0/1`, or `2-3/4-5`, or `any`; more than one are compared
+    /// CPUs of the measuring end and of its peer, as `0/1`, or `2-3/4-5`, or `any`; `tasks` compares several
     #[arg(long, value_name = "CPUS/CPUS", value_delimiter = ',')]
     pub pin: Vec<Pin>,
     /// Milliseconds of each measurement whose length is a time
