@@ -202,10 +202,17 @@ fn write_one(a: &End, b: &End, at: u64) {
     a.qp.post_send([SendWr { id: at, op, flags: SendFlags::default(), sges: &sges, ud: None }]).unwrap();
 }
 
+/// An end whose acknowledgements take a millisecond, so that what is sent to it is under way for that long.
+fn distant_end(size: usize) -> End {
+    let mut config = Config::default();
+    config.set("delay", "1ms", urxe::config::Source::Default).unwrap();
+    end_of(Device::open(&config).unwrap(), size)
+}
+
 #[test]
 fn small_requests_of_a_stream_leave_together_and_in_order() {
-    const COUNT: u64 = 4000;
-    let (a, b) = (end(64), end(64));
+    const COUNT: u64 = 1000;
+    let (a, b) = (end(64), distant_end(64));
     connect(&a, &b);
     connect(&b, &a);
     let (mut posted, mut done) = (0, 0);
@@ -224,13 +231,13 @@ fn small_requests_of_a_stream_leave_together_and_in_order() {
     let counters = a.device.counters();
     let count = |name| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
     assert!(count("tx_packets") >= COUNT);
-    // How many depends on who gets the CPU when; without waiting for each other none would.
-    assert!(count("tx_runs") < COUNT, "some share a system call: {counters:?}");
+    // How many depends on who gets the CPU when; if none waited, none would.
+    assert!(count("tx_runs") + COUNT / 20 < COUNT, "some share a system call: {counters:?}");
 }
 
 #[test]
 fn what_waits_for_the_next_poll_leaves_without_one_too() {
-    let (mut a, b) = (end(64), end(512));
+    let (mut a, b) = (end(64), distant_end(512));
     connect(&a, &b);
     connect(&b, &a);
     a.buf.fill(7);

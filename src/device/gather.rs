@@ -1,13 +1,14 @@
 //! Small requests of a stream wait for the next ones.
 //!
 //! A program that keeps many small messages under way posts them one by one, and polls between. Sent one by one, each is a
-//! system call here and a datagram to receive at the peer. So what a program posts while many are under way, or after many
-//! others since it last polled, stays in the send queue until it polls next, which it does as soon as it needs anything, and
-//! then leaves together, those of all queue pairs. If it does not poll, the receive thread sends it, which looks after a
-//! program that has polled at least every millisecond. Who has little under way, as in a ping-pong, never waits.
+//! system call here and a datagram to receive at the peer. So what a program posts while many are under way stays in the
+//! send queue until it polls next, which it does as soon as it needs anything, and then leaves together, those of all queue
+//! pairs. Nothing is forgotten if it does not: what is under way is acknowledged or timed out, and whoever sees to that
+//! sends the rest. Who has little under way never waits: an answer that a program expects without polling, by looking at its
+//! memory, may depend on every single request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -20,7 +21,7 @@ use crate::qp::send::SendSide;
 use crate::task::Side;
 use crate::time::Instant;
 
-/// So many requests that a queue pair has under way, or has posted since the program polled, make a stream.
+/// So many requests that a queue pair has under way make a stream.
 const STREAM: usize = 8;
 
 /// Queue pairs with requests that wait for the next poll.
@@ -30,33 +31,13 @@ pub(super) struct Gathering {
     qps: Mutex<Vec<Arc<Qp>>>,
 }
 
-/// How often a queue pair was posted to since the program polled. Changed with the send side locked only.
-#[derive(Default)]
-pub(super) struct Burst {
-    polled: AtomicU64,
-    posts: AtomicUsize,
-}
-
-impl Burst {
-    /// One more, if the program last polled at this time. Returns how many that makes.
-    fn after(&self, polled: Instant) -> usize {
-        let same = self.polled.load(Ordering::Relaxed) == polled.0;
-        self.polled.store(polled.0, Ordering::Relaxed);
-        let posts = if same { self.posts.load(Ordering::Relaxed) + 1 } else { 1 };
-        self.posts.store(posts, Ordering::Relaxed);
-        posts
-    }
-}
-
 impl Core {
     /// Whether what was posted to this side may wait for the program's next poll; it then does. The caller holds the side.
     pub(super) fn gathers(&self, qp: &Qp, side: &SendSide, now: Instant) -> bool {
         if qp.tasks == Tasks::Workqueue || self.thread_receives {
             return false;
         }
-        let Some(polled) = self.attention.just_polled(now) else { return false };
-        let burst = qp.burst.after(polled);
-        if !side.may_wait() || (side.under_way() < STREAM && burst < STREAM) {
+        if side.under_way() < STREAM || !side.may_wait() || !self.attention.just_polled(now) {
             return false;
         }
         if !qp.gathered.swap(true, Ordering::Relaxed)
@@ -64,7 +45,6 @@ impl Core {
         {
             self.gathering.qps.lock().push(qp);
             self.gathering.any.store(true, Ordering::Release);
-            self.attention.due(now);
         }
         true
     }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::gather::Burst;
 use super::{Core, EventSink};
 use crate::config::Tasks;
 use crate::cq::Cq;
@@ -93,7 +92,6 @@ pub(crate) struct Qp {
     pub(crate) lazy: AtomicBool,
     /// Requests of it wait for the program's next poll.
     pub(super) gathered: AtomicBool,
-    pub(super) burst: Burst,
     /// When its entry in the timers is due; `u64::MAX` if it has none.
     timer: AtomicU64,
     pub(super) attr: Mutex<QpAttr>,
@@ -174,7 +172,6 @@ pub(super) fn create(core: &Arc<Core>, init: QpInit, placement: Placement) -> Re
             overran: AtomicBool::new(false),
             lazy: AtomicBool::new(false),
             gathered: AtomicBool::new(false),
-            burst: Burst::default(),
             timer: AtomicU64::new(u64::MAX),
             attr: Mutex::new(QpAttr::default()),
             caps,

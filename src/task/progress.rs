@@ -65,10 +65,9 @@ impl Attention {
         self.last_poll.store(now.0, Ordering::Relaxed);
     }
 
-    /// When the program last polled, if that was just now, so that it will soon poll again.
-    pub(crate) fn just_polled(&self, now: Instant) -> Option<Instant> {
-        let last = Instant(self.last_poll.load(Ordering::Relaxed));
-        (self.waker.is_some() && now.since(last) < POLLING).then_some(last)
+    /// Whether a program has just polled, and will soon poll again.
+    pub(crate) fn just_polled(&self, now: Instant) -> bool {
+        self.waker.is_some() && now.since(Instant(self.last_poll.load(Ordering::Relaxed))) < POLLING
     }
 
     /// The program will not poll for a while: the thread takes over now.

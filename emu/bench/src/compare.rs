@@ -209,7 +209,7 @@ fn listens(port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-pub(crate) fn median(values: &[f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
     v[v.len() / 2]

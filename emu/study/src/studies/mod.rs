@@ -6,8 +6,11 @@
 //! shown again later.
 
 mod beside;
+mod impaired;
 mod inject;
+mod link;
 mod long_am;
+mod loss;
 mod metrics;
 mod odp;
 mod plan;
@@ -40,8 +43,16 @@ pub struct Study {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Study] =
-    &[tasks::STUDY, wr_api::STUDY, registration::STUDY, long_am::STUDY, inject::STUDY, odp::STUDY];
+pub const ALL: &[Study] = &[
+    tasks::STUDY,
+    wr_api::STUDY,
+    registration::STUDY,
+    long_am::STUDY,
+    inject::STUDY,
+    odp::STUDY,
+    loss::STUDY,
+    link::STUDY,
+];
 
 /// The study of a name; the error lists all.
 pub fn find(name: &str) -> Result<&'static Study, String> {
