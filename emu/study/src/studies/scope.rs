@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::driver::DeviceFacts;
+
 /// What a run measures, where that is not what its study has by itself.
 #[derive(Clone, PartialEq, Debug, Default, clap::Args)]
 pub struct Scope {
@@ -136,6 +138,28 @@ pub struct Pin {
     pub initiator: Vec<usize>,
     /// CPUs of the other end; all if empty.
     pub target: Vec<usize>,
+}
+
+impl Pin {
+    /// Each end on a CPU of its own, if there are two: whether two programs that poll share one makes more of a difference
+    /// than most of what studies ask.
+    pub fn apart() -> Self {
+        let allowed = rustix::thread::sched_getaffinity(None);
+        let cpus: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|&cpu| allowed.as_ref().is_ok_and(|set| set.is_set(cpu)))
+            .take(2)
+            .collect();
+        match cpus[..] {
+            [first, second] => Self { initiator: vec![first], target: vec![second] },
+            _ => Self::default(),
+        }
+    }
+
+    /// Where ends that have one thread each run on a device, unless somebody asks for something else. Only of urxe it is
+    /// known that all CPUs are as good.
+    pub(super) fn usual(device: &DeviceFacts) -> Self {
+        if device.driver.starts_with("urxe") { Self::apart() } else { Self::default() }
+    }
 }
 
 impl FromStr for Pin {
