@@ -13,7 +13,7 @@ pub struct Scope {
     /// How often everything is measured
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repetitions: Option<u32>,
-    /// Message sizes, of `inject` and `long-am`: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
+    /// Message sizes, of all studies that have more than one: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes)]
     sizes: Vec<Range>,
     /// Numbers of queue pairs, of `tasks`
