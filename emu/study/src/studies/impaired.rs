@@ -40,7 +40,7 @@ pub(super) fn plan(
     let mut plan = Plan::new(scope.repetitions(3, 10));
     let networks: Vec<_> = networks.collect();
     for (test, job, shows) in jobs(scope) {
-        for pin in Scope::or(&scope.pin, &[apart()]) {
+        for pin in Scope::or(&scope.pin, &[Pin::apart()]) {
             for network in &networks {
                 let flags = network.flags.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone()));
                 let setting = plan.setting(Setting {
@@ -55,20 +55,6 @@ pub(super) fn plan(
         }
     }
     Ok(plan)
-}
-
-/// Each end on a CPU of its own, if there are two: whether two programs that poll share one makes more of a difference than
-/// any network.
-fn apart() -> Pin {
-    let allowed = rustix::thread::sched_getaffinity(None);
-    let cpus: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.as_ref().is_ok_and(|set| set.is_set(cpu)))
-        .take(2)
-        .collect();
-    match cpus[..] {
-        [first, second] => Pin { initiator: vec![first], target: vec![second] },
-        _ => Pin::default(),
-    }
 }
 
 fn jobs(scope: &Scope) -> Vec<(&'static str, Job, Shows)> {
