@@ -17,7 +17,9 @@ fn server(name: &str) -> (Program, Options, String) {
             .map(|(flag, value)| (flag.to_owned(), value.to_owned()))
     };
     let mut command = Command::new(urxe());
-    command.args(["study", "--server=127.0.0.1:0"]).args(flags("0").map(|(flag, value)| format!("--{flag}={value}")));
+    command
+        .args(["study", "--server=127.0.0.1:0"])
+        .args(flags("0").map(|(flag, value)| format!("--{flag}={value}")));
     let server = Program::start(&mut command);
     let line = server.wait_for("waits for studies at");
     let port = line.rsplit(':').next().expect("a port");
