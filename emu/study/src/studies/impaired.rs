@@ -1,6 +1,6 @@
 //! What the studies of bad networks have in common: the jobs, under a setting for each network.
 
-use super::{Pin, Plan, Scope, Shows};
+use super::{Choice, Pin, Plan, Scope, Shows};
 use crate::driver::{DeviceFacts, Setting};
 use crate::record::Cell;
 use crate::stats::Summary;
@@ -36,10 +36,11 @@ pub(super) fn plan(
             device.name
         ));
     }
+    scope.takes(study, &[Choice::Sizes])?;
     let mut plan = Plan::new(scope.repetitions(3, 10));
     let networks: Vec<_> = networks.collect();
     for (test, job, shows) in jobs(scope) {
-        for pin in Scope::or(&scope.pin, &[apart()]) {
+        for pin in Scope::or(&scope.pin, &[Pin::apart()]) {
             for network in &networks {
                 let flags = network.flags.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone()));
                 let setting = plan.setting(Setting {
@@ -54,20 +55,6 @@ pub(super) fn plan(
         }
     }
     Ok(plan)
-}
-
-/// Each end on a CPU of its own, if there are two: whether two programs that poll share one makes more of a difference than
-/// any network.
-fn apart() -> Pin {
-    let allowed = rustix::thread::sched_getaffinity(None);
-    let cpus: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.as_ref().is_ok_and(|set| set.is_set(cpu)))
-        .take(2)
-        .collect();
-    match cpus[..] {
-        [first, second] => Pin { initiator: vec![first], target: vec![second] },
-        _ => Pin::default(),
-    }
 }
 
 fn jobs(scope: &Scope) -> Vec<(&'static str, Job, Shows)> {

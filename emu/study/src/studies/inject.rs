@@ -2,7 +2,7 @@
 
 use super::beside::{Beside, Question, places, size, verdicts};
 use super::scope::Choice;
-use super::{Plan, Scope, Shows, Study};
+use super::{Pin, Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
 use crate::output::report::Page;
@@ -33,7 +33,7 @@ const METRICS: [(&str, &str); 2] = [("Bandwidth", "bandwidth"), ("Latency", "t_t
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::Sizes])?;
     let mut plan = Plan::new(scope.repetitions(7, 30));
-    let setting = plan.pinned(scope, &[])?;
+    let setting = plan.pinned(scope, Pin::usual(device), &[])?;
     let limit = u64::from(device.max_inline);
     plan.said.push(("inline limit".to_owned(), format!("{limit} bytes")));
     let amount = Amount::Milliseconds(scope.milliseconds(80, 500));

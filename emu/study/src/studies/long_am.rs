@@ -2,7 +2,7 @@
 
 use super::beside::{Crossover, Question, crossover, published, size, verdicts};
 use super::scope::Choice;
-use super::{Plan, Scope, Shows, Study};
+use super::{Pin, Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
 use crate::output::report::Page;
@@ -23,10 +23,10 @@ pub(super) const STUDY: Study = Study {
 const CHUNK: u32 = 16 << 10;
 const BUFFERS: u32 = 32;
 
-fn plan(scope: &Scope, _device: &DeviceFacts) -> Result<Plan, String> {
+fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::Sizes])?;
     let mut plan = Plan::new(scope.repetitions(9, 30));
-    let setting = plan.pinned(scope, &[])?;
+    let setting = plan.pinned(scope, Pin::usual(device), &[])?;
     plan.said.push(("bounce buffers".to_owned(), format!("{BUFFERS} of {}", size(CHUNK.into()))));
     let amount = Amount::Milliseconds(scope.milliseconds(80, 1_000));
     let pipeline = Long::Pipeline { chunk: CHUNK, buffers: BUFFERS };

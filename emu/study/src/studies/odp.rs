@@ -1,7 +1,7 @@
 //! What does on-demand paging cost?
 
 use super::beside::median;
-use super::{Plan, Scope, Shows, Study};
+use super::{Pin, Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
 use crate::output::report::Page;
@@ -88,14 +88,19 @@ struct Faults {
 /// Each policy with each latency.
 fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<Faults>, String> {
     if !device.driver.starts_with("urxe") {
-        let number = plan.pinned(scope, &[])?;
+        let number = plan.pinned(scope, Pin::usual(device), &[])?;
         return Ok(vec![Faults { policy: OWN, tasks: OWN, latency: "none", number }]);
     }
     let mut all = Vec::new();
     for (policy, tasks) in POLICIES {
         for latency in LATENCIES {
             let flags = [("odp-fault", policy), ("tasks", tasks), ("odp-latency", latency)];
-            all.push(Faults { policy, tasks, latency, number: plan.pinned(scope, &flags)? });
+            all.push(Faults {
+                policy,
+                tasks,
+                latency,
+                number: plan.pinned(scope, Pin::usual(device), &flags)?,
+            });
         }
     }
     Ok(all)

@@ -1,7 +1,7 @@
 //! What a study wants to be measured.
 
-use super::Scope;
 use super::metrics::Shows;
+use super::{Pin, Scope};
 use crate::driver::Setting;
 use crate::work::Job;
 
@@ -45,10 +45,11 @@ impl Plan {
         })
     }
 
-    /// The setting with these flags of the device, on the CPUs that were asked for; for studies that do not compare CPUs.
-    pub fn pinned(&mut self, scope: &Scope, flags: &[(&str, &str)]) -> Result<usize, String> {
+    /// The setting with these flags of the device, on the CPUs that were asked for, else the usual ones; for studies that do
+    /// not compare CPUs.
+    pub fn pinned(&mut self, scope: &Scope, usual: Pin, flags: &[(&str, &str)]) -> Result<usize, String> {
         let pin = match scope.pin.as_slice() {
-            [] => Default::default(),
+            [] => usual,
             [pin] => pin.clone(),
             _ => return Err("this study does not compare CPUs: give one --pin".to_owned()),
         };

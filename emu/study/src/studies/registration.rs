@@ -2,7 +2,7 @@
 
 use super::beside::{Beside, Question, published};
 use super::scope::Choice;
-use super::{Plan, Scope, Shows, Study};
+use super::{Pin, Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
 use crate::output::report::Page;
@@ -42,7 +42,7 @@ const HYBRID: &str = "hybrid";
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::Threads])?;
     let mut plan = Plan::new(scope.repetitions(5, 20));
-    let setting = plan.pinned(scope, &[])?;
+    let setting = plan.pinned(scope, Pin::default(), &[])?;
     plan.said.push(("buffers of a thread".to_owned(), format!("{BUFFERS}, each a region of the cache")));
     plan.said.push(("regions of the cache".to_owned(), format!("{CAPACITY}, if large {LARGE}")));
     for (operation, name, ..) in OPERATIONS {

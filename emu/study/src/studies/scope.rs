@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::driver::DeviceFacts;
+
 /// What a run measures, where that is not what its study has by itself.
 #[derive(Clone, PartialEq, Debug, Default, clap::Args)]
 pub struct Scope {
@@ -11,16 +13,16 @@ pub struct Scope {
     /// How often everything is measured
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repetitions: Option<u32>,
-    /// Message sizes: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
+    /// Message sizes, of all studies that have more than one: bytes, `64K`, `1M`, or `1:4M` for all powers of two from one to the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes)]
     sizes: Vec<Range>,
-    /// Numbers of queue pairs
+    /// Numbers of queue pairs, of `tasks`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: Vec<u32>,
-    /// Numbers of threads
+    /// Numbers of threads, of `registration`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Vec<u32>,
-    /// CPUs of the measuring end and of its peer, as `0/1`, or `2-3/4-5`, or `any`; more than one are compared
+    /// CPUs of the measuring end and of its peer, as `0/1`, or `2-3/4-5`, or `any`; `tasks` compares several
     #[arg(long, value_name = "CPUS/CPUS", value_delimiter = ',')]
     pub pin: Vec<Pin>,
     /// Milliseconds of each measurement whose length is a time
@@ -136,6 +138,28 @@ pub struct Pin {
     pub initiator: Vec<usize>,
     /// CPUs of the other end; all if empty.
     pub target: Vec<usize>,
+}
+
+impl Pin {
+    /// Each end on a CPU of its own, if there are two: whether two programs that poll share one makes more of a difference
+    /// than most of what studies ask.
+    pub fn apart() -> Self {
+        let allowed = rustix::thread::sched_getaffinity(None);
+        let cpus: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|&cpu| allowed.as_ref().is_ok_and(|set| set.is_set(cpu)))
+            .take(2)
+            .collect();
+        match cpus[..] {
+            [first, second] => Self { initiator: vec![first], target: vec![second] },
+            _ => Self::default(),
+        }
+    }
+
+    /// Where ends that have one thread each run on a device, unless somebody asks for something else. Only of urxe it is
+    /// known that all CPUs are as good.
+    pub(super) fn usual(device: &DeviceFacts) -> Self {
+        if device.driver.starts_with("urxe") { Self::apart() } else { Self::default() }
+    }
 }
 
 impl FromStr for Pin {

@@ -1,6 +1,6 @@
 //! Is the work-request API faster?
 
-use super::{Plan, Scope, Shows, Study};
+use super::{Pin, Plan, Scope, Shows, Study};
 use crate::compare::{Contrast, contrast, contrast_table};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
@@ -38,10 +38,10 @@ const TESTS: [(&str, Operation, Measure, Shows, &str); 5] = [
     ("am_short_reqrep", Operation::AmShort, Measure::Latency, Shows::Latency, "t_avg"),
 ];
 
-fn plan(scope: &Scope, _device: &DeviceFacts) -> Result<Plan, String> {
+fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[])?;
     let mut plan = Plan::new(scope.repetitions(PUBLISHED, PUBLISHED));
-    let setting = plan.pinned(scope, &[])?;
+    let setting = plan.pinned(scope, Pin::usual(device), &[])?;
     let amount = Amount::Milliseconds(scope.milliseconds(40, 1_000));
     for (test, operation, measure, shows, _) in TESTS {
         for (api, name) in APIS {

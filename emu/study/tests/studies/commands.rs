@@ -20,6 +20,8 @@ const SMALL: &[(&str, &str)] = &[
     ("long-am", "--milliseconds 3 --sizes 1,64K --repetitions 2"),
     ("inject", "--milliseconds 3 --sizes 8,64K --repetitions 2"),
     ("odp", "--milliseconds 3 --repetitions 1"),
+    ("loss", "--milliseconds 3 --repetitions 1"),
+    ("link", "--milliseconds 3 --repetitions 1"),
 ];
 
 fn study(arguments: &str) -> Command {
@@ -41,7 +43,8 @@ fn run(arguments: &str, results: &Path) -> Output {
 fn every_study_measures_all_its_cells_on_urxe() {
     let folder = TempDir::new().unwrap();
     for study in studies::ALL {
-        let small = SMALL.iter().find(|(name, _)| *name == study.name).map_or("", |(_, options)| options);
+        let small = SMALL.iter().find(|(name, _)| *name == study.name);
+        let (_, small) = small.unwrap_or_else(|| panic!("{} has no small size here", study.name));
         let (file, report) = (folder.path().join(study.name), folder.path().join("report"));
         let output = run(&format!("{} {small} --report {}", study.name, report.display()), &file);
         let (said, complaints) = (text(&output.stdout), text(&output.stderr));
