@@ -16,14 +16,22 @@ const BATCH: usize = 32;
 
 /// A completion queue, polled by one thread.
 pub struct CompletionQueue {
-    pub(super) raw: *mut ibv_cq,
+    pub(super) queue: Arc<Queue>,
     poll: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
     taken: Box<[ibv_wc; BATCH]>,
+}
+
+/// The object of the library, which queue pairs hold as well.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) raw: *mut ibv_cq,
     _context: Arc<Context>,
 }
 
-// SAFETY: verbs may be called by any thread.
-unsafe impl Send for CompletionQueue {}
+// SAFETY: verbs may be called by any thread, and the pointer is never changed.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
 
 /// What has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,19 +65,20 @@ impl CompletionQueue {
         if raw.is_null() {
             return Err(Error::last("ibv_create_cq"));
         }
-        // SAFETY: the context is open; every device can be polled.
+        let queue = Arc::new(Queue { raw, _context: context.clone() });
+        // SAFETY: the context is open.
         let poll = unsafe { (*context.raw).ops.poll_cq };
         let poll = poll.ok_or_else(|| Error::Unsupported("the device has no ibv_poll_cq".to_owned()))?;
         // SAFETY: numbers.
         let taken = Box::new([unsafe { zeroed() }; BATCH]);
-        Ok(Self { raw, poll, taken, _context: context.clone() })
+        Ok(Self { queue, poll, taken })
     }
 
     /// Takes completions, and returns how many: see [`Self::completion`]. A request with an error is one.
     #[inline]
     pub fn poll(&mut self) -> Result<usize> {
         // SAFETY: there is room for so many.
-        let count = unsafe { (self.poll)(self.raw, BATCH as i32, self.taken.as_mut_ptr()) };
+        let count = unsafe { (self.poll)(self.queue.raw, BATCH as i32, self.taken.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(Error::last("ibv_poll_cq")) };
         match self.taken[..count].iter().find(|wc| wc.status != IBV_WC_SUCCESS) {
             None => Ok(count),
@@ -103,14 +112,14 @@ fn failure(status: u32) -> Error {
 
 impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CompletionQueue").field("raw", &self.raw).finish_non_exhaustive()
+        f.debug_struct("CompletionQueue").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
-impl Drop for CompletionQueue {
+impl Drop for Queue {
     fn drop(&mut self) {
         if let Ok(library) = library() {
-            // SAFETY: its queue pairs are gone, which their owner sees to; if not, the verb refuses.
+            // SAFETY: its queue pairs hold it, and so are gone.
             unsafe { (library.ibv_destroy_cq)(self.raw) };
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use urxe_abi::*;
 
-use super::completion::CompletionQueue;
+use super::completion::{CompletionQueue, Queue};
 use super::context::Port;
 use super::error::{Error, Result, check};
 use super::library::{self, library};
@@ -21,6 +21,7 @@ pub struct QueuePair {
     pub(super) raw: *mut ibv_qp,
     pub(super) poster: Poster,
     _domain: Arc<ProtectionDomain>,
+    _completions: Arc<Queue>,
 }
 
 // SAFETY: verbs may be called by any thread.
@@ -59,7 +60,7 @@ const OPERATIONS: u32 =
     IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ;
 
 impl QueuePair {
-    /// A queue pair whose requests and receives complete to `completions`, which has to outlive it.
+    /// A queue pair whose requests and receives complete to `completions`.
     pub fn new(
         domain: &Arc<ProtectionDomain>,
         completions: &CompletionQueue,
@@ -71,7 +72,7 @@ impl QueuePair {
             Api::PostSend => create(domain, completions, sizes)?,
             Api::WorkRequest => create_extended(domain, completions, sizes, atomics)?,
         };
-        Ok(Self { raw, poster, _domain: domain.clone() })
+        Ok(Self { raw, poster, _domain: domain.clone(), _completions: completions.queue.clone() })
     }
 
     /// What the other end has to know.
@@ -173,8 +174,8 @@ fn create(
 ) -> Result<(*mut ibv_qp, Poster)> {
     // SAFETY: numbers and null pointers.
     let mut attributes: ibv_qp_init_attr = unsafe { zeroed() };
-    attributes.send_cq = completions.raw;
-    attributes.recv_cq = completions.raw;
+    attributes.send_cq = completions.queue.raw;
+    attributes.recv_cq = completions.queue.raw;
     attributes.cap = caps(sizes);
     attributes.qp_type = IBV_QPT_RC;
     // SAFETY: domain and queue live; the attributes are valid.
@@ -199,8 +200,8 @@ fn create_extended(
     let atomic = if atomics { IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD } else { 0 };
     // SAFETY: numbers and null pointers.
     let mut attributes: ibv_qp_init_attr_ex = unsafe { zeroed() };
-    attributes.send_cq = completions.raw;
-    attributes.recv_cq = completions.raw;
+    attributes.send_cq = completions.queue.raw;
+    attributes.recv_cq = completions.queue.raw;
     attributes.cap = caps(sizes);
     attributes.qp_type = IBV_QPT_RC;
     attributes.pd = domain.raw;

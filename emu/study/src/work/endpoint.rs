@@ -72,7 +72,7 @@ pub(super) trait Endpoint: Send {
     fn memory(&self) -> &Mapping;
 }
 
-/// Queue pairs of a device. They are destroyed before their completion queue is.
+/// Queue pairs of a device.
 #[derive(Debug)]
 pub(super) struct DeviceEndpoint {
     pub(super) queues: Vec<QueuePair>,
