@@ -41,7 +41,7 @@ const HYBRID: &str = "hybrid";
 
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::Threads])?;
-    let mut plan = Plan::new(scope.repetitions(5, 20));
+    let mut plan = Plan::new(scope.repetitions(7, 20));
     let setting = plan.pinned(scope, Pin::default(), &[])?;
     plan.said.push(("buffers of a thread".to_owned(), format!("{BUFFERS}, each a region of the cache")));
     plan.said.push(("regions of the cache".to_owned(), format!("{CAPACITY}, if large {LARGE}")));
@@ -78,7 +78,7 @@ fn job(scope: &Scope, operation: Operation, threads: u32, registration: Registra
         region: BUFFERS * PAGE,
         stride: PAGE,
         depth: 16,
-        amount: Amount::Milliseconds(scope.milliseconds(200, 2_000)),
+        amount: Amount::Milliseconds(scope.milliseconds(150, 2_000)),
         warm_up: 2 * BUFFERS,
         ..Job::new(operation, Measure::Flood, BYTES)
     }
