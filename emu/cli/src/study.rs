@@ -164,6 +164,7 @@ pub(crate) fn study(command: Command) -> Result<u8, Failure> {
         Command::Compare(args) => {
             let outcome = compare_files(&args)?;
             print(&outcome.text);
+            outcome.failing.iter().for_each(|failing| complain(failing));
             Ok(if outcome.failing.is_empty() { 0 } else { FAILING })
         }
         Command::Report(args) => {

@@ -1,5 +1,6 @@
 //! `urxe study NAME`, but for the flags of the device, which are the `urxe` command's.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::driver::{self, Interrupt, Options, Pair, Setting};
@@ -41,8 +42,10 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<u8, String> {
     args.check()?;
-    let said = |error: driver::Error| error.to_string();
-    let first = Pair::start(&Setting::default(), options, interrupt).map_err(said)?;
+    let first = match Pair::start(&Setting::default(), options, interrupt) {
+        Ok(first) => first,
+        Err(error) => return not_started(&error, interrupt),
+    };
     let facts = first.device().clone();
     let plan = (study.plan)(&args.scope, &facts)?;
     let device = if facts.driver.starts_with("urxe") {
@@ -51,22 +54,47 @@ pub fn run(
         format!("{} ({})", facts.name, facts.driver)
     };
     let mut record = Record::begin(study.name, command, device, settings(&plan, &facts, options));
-    let mut pairs = Pairs::start(&plan, first, options, interrupt).map_err(said)?;
+    let mut pairs = match Pairs::start(&plan, first, options, interrupt) {
+        Ok(pairs) => pairs,
+        Err(error) => return not_started(&error, interrupt),
+    };
     let progress = Progress::new(plan.steps.len() as u64 * u64::from(plan.repetitions));
     studies::run(&plan, &mut pairs, &mut record, &progress);
     drop((progress, pairs));
-    args.tell(&record)?;
-    match &record.ended {
-        Ended::Complete => Ok(0),
+    let told = args.tell(&record);
+    let kept = match (&told, record.cells.is_empty()) {
+        (_, true) => "nothing was measured yet",
+        (Ok(()), false) => "what was measured is kept",
+        (Err(_), false) => "not all of what was measured is kept",
+    };
+    let code = match &record.ended {
+        Ended::Complete => 0,
         Ended::Interrupted => {
-            eprintln!("urxe: interrupted; what was measured is kept");
-            Ok(interrupt.signal().map_or(1, |number| 128 + number as u8))
+            eprintln!("urxe: interrupted; {kept}");
+            signalled(interrupt)
         }
         Ended::Failed(reason) => {
-            eprintln!("urxe: the study could not go on: {reason}; what was measured is kept");
-            Ok(1)
+            eprintln!("urxe: the study could not go on: {reason}; {kept}");
+            1
         }
+    };
+    told.map(|()| code)
+}
+
+/// What ends a study before anything is measured.
+fn not_started(error: &driver::Error, interrupt: &Interrupt) -> Result<u8, String> {
+    match error {
+        driver::Error::Interrupted => {
+            eprintln!("urxe: interrupted; nothing was measured yet");
+            Ok(signalled(interrupt))
+        }
+        error => Err(error.to_string()),
     }
+}
+
+/// The exit code after a signal.
+fn signalled(interrupt: &Interrupt) -> u8 {
+    interrupt.signal().map_or(1, |number| 128 + number as u8)
 }
 
 /// What was the same for all that was measured.
@@ -98,6 +126,11 @@ impl Args {
                     file.display()
                 ));
             }
+            // Others, such as /dev/stdout, are written as they are.
+            if file.is_file() || !file.exists() {
+                report::probe(folder)
+                    .map_err(|error| format!("cannot write results to {}: {error}", file.display()))?;
+            }
         }
         Ok(())
     }
@@ -109,21 +142,25 @@ impl Args {
             return Ok(());
         }
         terminal::print(&page.tables(record));
-        for finding in &page.findings {
-            println!("{finding}");
-        }
-        if let Some(file) = &self.json {
-            record.save(file).map_err(|error| error.to_string())?;
-        }
-        if let Some(file) = &self.csv {
-            save_csv(record, file).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
-        }
-        if let Some(folder) = &self.report {
+        page.findings.iter().for_each(|finding| say(finding));
+        let json = self.json.iter().map(|file| record.save(file).map_err(|error| error.to_string()));
+        let csv = self.csv.iter().map(|file| {
+            save_csv(record, file).map_err(|error| format!("cannot write {}: {error}", file.display()))
+        });
+        let report = self.report.iter().map(|folder| {
             let index = report::report(folder, record, &page).map_err(|error| error.to_string())?;
-            println!("report: {}", index.display());
-        }
-        Ok(())
+            say(&format!("report: {}", index.display()));
+            Ok(())
+        });
+        // If one cannot be written, the others still are.
+        let failed: Vec<String> = json.chain(csv).chain(report).filter_map(Result::err).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
+}
+
+/// A line on standard output. A closed pipe is no error: the files are still to be written.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// A pair of workers for each setting of a plan.

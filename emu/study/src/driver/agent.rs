@@ -1,9 +1,9 @@
 //! Targets on another machine: `urxe study --server` starts them for whoever asks, one for each connection.
 //!
 //! There is no authentication, as with perftest: whoever reaches the port may start workers there, which run jobs and
-//! nothing else.
+//! nothing else. So a client chooses settings of what is measured, but nothing that names files, addresses or fabrics.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
@@ -19,6 +19,10 @@ use crate::work::worker::{self, Role};
 pub const PORT: u16 = 18_591;
 /// How long an agent may take to be reached, and to start a target.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The flags of `urxe run` that a client may choose: those by which the settings of studies differ.
+const CHOICES: [&str; 6] = ["tasks", "odp-fault", "odp-latency", "loss", "delay", "rate"];
+/// Longest message in bytes.
+const LONGEST: u64 = 64 << 10;
 
 /// What a driver asks of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -122,7 +126,7 @@ fn send<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
 
 fn receive<T: serde::de::DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = String::new();
-    match reader.read_line(&mut line)? {
+    match reader.take(LONGEST).read_line(&mut line)? {
         0 => Ok(None),
         _ => Ok(Some(serde_json::from_str(&line)?)),
     }
@@ -204,6 +208,7 @@ fn start(
         let (here, there) = (worker_version(), &wanted.version);
         return Err(Error::Refused(format!("the server is version {here}, the client {there}")));
     }
+    check_choices(&wanted.setting)?;
     let (sender, events) = mpsc::channel();
     interrupt.tell(sender.clone());
     let address = stream.local_addr().map_err(|e| Error::Failed(e.to_string()))?.ip();
@@ -218,4 +223,53 @@ fn start(
     let (port, token) = listening(&events, &mut target)?;
     send(stream, &Says::Listening { port, token }).map_err(|e| Error::Failed(e.to_string()))?;
     Ok(((sender, events), target))
+}
+
+fn check_choices(setting: &Setting) -> Result<(), Error> {
+    match setting.flags.iter().find(|(flag, _)| !CHOICES.contains(&flag.as_str())) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Error::Refused(format!(
+            "the server lets no client choose --{flag}, only --{}",
+            CHOICES.join(", --")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeviceFacts;
+    use super::*;
+    use crate::studies::{self, Scope};
+
+    #[test]
+    fn a_client_may_choose_all_that_studies_do_and_nothing_that_names_a_file() {
+        let device = DeviceFacts {
+            name: "urxe0".into(),
+            driver: "urxe".into(),
+            link_layer: "Ethernet".into(),
+            mtu: 4096,
+            max_inline: 512,
+            max_depth: 1024,
+            atomics: true,
+            on_demand: true,
+            implicit: true,
+        };
+        let mut scope = Scope::default();
+        scope.full = true;
+        for study in studies::ALL {
+            for setting in (study.plan)(&scope, &device).unwrap().settings {
+                assert_eq!(check_choices(&setting), Ok(()), "{}", study.name);
+            }
+        }
+        for flag in ["log-file", "fabric", "addr", "tasks=inline --log-file", ""] {
+            let setting = Setting { flags: vec![(flag.into(), "x".into())], ..Setting::default() };
+            assert!(check_choices(&setting).is_err(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_message_without_an_end_is_not_read_to_its_end() {
+        let mut endless = BufReader::new(io::repeat(b'x'));
+        assert!(receive::<Wanted>(&mut endless).is_err());
+    }
 }

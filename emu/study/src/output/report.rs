@@ -71,11 +71,15 @@ impl Page {
 /// Makes the folder of a report unless it is there, and finds out whether files can be written there; to be called before
 /// hours of measuring.
 pub fn check_writable(folder: &Path) -> Result<(), ReportError> {
-    let probe = folder.join(format!(".writable.{}", std::process::id()));
     fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&probe, ""))
-        .and_then(|()| fs::remove_file(&probe))
+        .and_then(|()| probe(folder))
         .map_err(|error| ReportError::Folder { folder: folder.into(), error })
+}
+
+/// Finds out whether files can be written to a folder.
+pub(crate) fn probe(folder: &Path) -> io::Result<()> {
+    let probe = folder.join(format!(".writable.{}", std::process::id()));
+    fs::write(&probe, "").and_then(|()| fs::remove_file(&probe))
 }
 
 /// Writes `index.html`, `results.json` and `results.csv` to a folder. Returns the path of the page.

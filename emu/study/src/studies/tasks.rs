@@ -1,6 +1,6 @@
 //! Inline tasks or a work queue?
 
-use super::{Pin, Plan, Scope, Shows, Study};
+use super::{Choice, Pin, Plan, Scope, Shows, Study};
 use crate::driver::{DeviceFacts, Setting};
 use crate::output::number::number;
 use crate::output::report::Page;
@@ -34,6 +34,7 @@ const TESTS: [(&str, Measure, u64, Shows); 3] = [
 ];
 
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
+    scope.takes(STUDY.name, &[Choice::QueuePairs])?;
     let mut plan = Plan::new(scope.repetitions(3, 3));
     let queue_pairs = Scope::or(&scope.queue_pairs, if scope.full { &[1, 8, 64] } else { &[1, 8] });
     let pins = Scope::or(&scope.pin, &[Pin::default()]);

@@ -42,7 +42,7 @@ pub enum Error {
 
 fn list(there: &[String]) -> String {
     match there {
-        [] => "there is none at all".to_owned(),
+        [] => "the system has none (`ibv_devices` lists them)".to_owned(),
         some => format!("there are: {}", some.join(", ")),
     }
 }

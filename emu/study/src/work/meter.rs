@@ -19,7 +19,9 @@ pub(super) struct Meter {
     operations: u64,
     counted: u64,
     /// Operations that were over in each window since the start.
-    windows: Vec<u64>,
+    windows: Vec<f64>,
+    /// Windows from the start to the last look at the clock.
+    at: f64,
     samples: Samples,
     posting: Duration,
 }
@@ -40,6 +42,7 @@ impl Meter {
             operations: 0,
             counted: 0,
             windows: Vec::new(),
+            at: 0.0,
             samples: Samples::new(),
             posting: Duration::ZERO,
         }
@@ -72,12 +75,30 @@ impl Meter {
         if self.end.is_some_and(|end| self.now >= end) {
             self.left = 0;
         }
-        let window = ((self.now - self.started).as_nanos() as u64 / WINDOW.as_nanos() as u64) as usize;
-        if window >= self.windows.len() {
-            self.windows.resize(window + 1, 0);
-        }
-        self.windows[window] += self.operations - self.counted;
+        self.spread((self.now - self.started).as_nanos() as f64 / WINDOW.as_nanos() as f64);
+    }
+
+    /// Counts what was over since the last look at the clock, evenly over that time, which ends so many windows after the
+    /// start. One completion stands for many operations: all of them in the window in which it came would make the best
+    /// window too good.
+    #[inline]
+    fn spread(&mut self, to: f64) {
+        let from = std::mem::replace(&mut self.at, to);
+        let count = (self.operations - self.counted) as f64;
         self.counted = self.operations;
+        let (first, last) = (from as usize, to as usize);
+        if last >= self.windows.len() {
+            self.windows.resize(last + 1, 0.0);
+        }
+        if first == last {
+            self.windows[last] += count;
+            return;
+        }
+        let share = count / (to - from);
+        for (window, there) in self.windows.iter_mut().enumerate().take(last + 1).skip(first) {
+            let (start, end) = (from.max(window as f64), to.min((window + 1) as f64));
+            *there += share * (end - start);
+        }
     }
 
     /// What the clock said when it was last looked at.
@@ -118,7 +139,7 @@ pub(super) struct Tally {
     pub(super) started: Instant,
     pub(super) ended: Instant,
     pub(super) operations: u64,
-    windows: Vec<u64>,
+    windows: Vec<f64>,
     pub(super) samples: Samples,
     pub(super) posting: Duration,
 }
@@ -127,8 +148,8 @@ pub(super) struct Tally {
 /// `None` if there is no other.
 pub(super) fn peak(tallies: &[Tally]) -> Option<f64> {
     let whole = tallies.iter().map(|tally| tally.windows.len()).min()?.checked_sub(1)?;
-    let in_window = |window: usize| tallies.iter().map(|tally| tally.windows[window]).sum::<u64>();
-    (1..whole).map(in_window).max().map(|most| most as f64 / WINDOW.as_secs_f64())
+    let in_window = |window: usize| tallies.iter().map(|tally| tally.windows[window]).sum::<f64>();
+    (1..whole).map(in_window).reduce(f64::max).map(|most| most / WINDOW.as_secs_f64())
 }
 
 /// Times of operations in ns.
@@ -224,7 +245,7 @@ mod tests {
     #[test]
     fn the_peak_is_that_of_the_sum_of_whole_windows() {
         let now = Instant::now();
-        let tally = |windows: &[u64]| Tally {
+        let tally = |windows: &[f64]| Tally {
             started: now,
             ended: now,
             operations: 0,
@@ -232,8 +253,19 @@ mod tests {
             samples: Samples::new(),
             posting: Duration::ZERO,
         };
-        assert_eq!(peak(&[tally(&[90, 10, 20, 5, 1]), tally(&[0, 10, 5, 30])]), Some(2500.0));
-        assert_eq!(peak(&[tally(&[90, 10])]), None);
+        let tallies = [tally(&[90.0, 10.0, 20.0, 5.0, 1.0]), tally(&[0.0, 10.0, 5.0, 30.0])];
+        assert_eq!(peak(&tallies), Some(2500.0));
+        assert_eq!(peak(&[tally(&[90.0, 10.0])]), None);
+    }
+
+    #[test]
+    fn what_one_completion_stands_for_is_spread_over_the_windows_since_the_one_before() {
+        let mut meter = Meter::new(Amount::Milliseconds(1), u64::MAX);
+        for (at, count) in [(0.5, 10), (1.5, 20), (3.5, 40), (3.75, 6)] {
+            meter.done(count);
+            meter.spread(at);
+        }
+        assert_eq!(meter.windows, [20.0, 20.0, 20.0, 16.0]);
     }
 
     #[test]

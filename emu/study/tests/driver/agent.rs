@@ -90,6 +90,10 @@ fn what_a_server_cannot_start_is_told_to_its_client() {
     for (setting, wanted) in [
         (Setting { target_cpus: vec![9999], ..Setting::default() }, "CPU 9999"),
         (Setting { flags: vec![("tasks".into(), "never".into())], ..Setting::default() }, "never"),
+        (
+            Setting { flags: vec![("log-file".into(), "/nowhere/log".into())], ..Setting::default() },
+            "--log-file",
+        ),
     ] {
         let Err(error) = Pair::start(&setting, &options, &Interrupt::default()) else {
             panic!("{setting:?}")

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use urxe_study::record::{Ended, Record};
+use urxe_study::record::{Better, Ended, Record};
 use urxe_study::studies;
 
 use crate::pairs::urxe;
@@ -92,8 +92,10 @@ fn what_is_wrong_is_said_in_one_line_before_anything_is_measured() {
         ("inject --device no-such-device", "no-such-device"),
         ("inject --client 127.0.0.1:1", "127.0.0.1:1"),
         ("inject --threads 4", "--threads"),
+        ("tasks --sizes 8", "--sizes"),
         ("inject --pin 0/1,1/0", "--pin"),
         ("odp --report /proc/no-such-folder", "/proc/no-such-folder"),
+        ("odp --csv /proc/self/results.csv", "/proc/self/results.csv"),
     ] {
         let output = run(arguments, &file);
         let complaint = text(&output.stderr);
@@ -138,4 +140,48 @@ fn a_signal_ends_a_study_which_keeps_what_it_has_and_leaves_nothing_behind() {
         let html = fs::read_to_string(report.join("index.html")).unwrap();
         assert!(html.contains("Interrupted: this is what was measured until then."));
     }
+}
+
+#[test]
+fn a_signal_while_workers_start_is_no_error_of_the_study() {
+    urxe();
+    let mut driver = Program::start(&mut study("loss --full"));
+    let fabric = format!("study-{}-", driver.pid());
+    eventually("the first worker", || !on_fabric(&fabric).is_empty());
+    kill(driver.pid(), Signal::INT);
+    driver.wait_for("interrupted");
+    assert_eq!(driver.wait(), Some(128 + 2));
+    gone(&fabric);
+}
+
+#[test]
+fn results_are_written_though_nobody_reads_the_table() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("kept.json");
+    let mut command = study("inject --milliseconds 3 --sizes 8 --repetitions 1");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command.arg("--json").arg(&file).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(Record::load(&file).unwrap().ended, Ended::Complete);
+}
+
+#[test]
+fn a_comparison_that_fails_names_what_is_worse() {
+    let folder = TempDir::new().unwrap();
+    let files = [("a.json", 1.0), ("b.json", 2.0)].map(|(name, time)| {
+        let mut record = Record::begin("made-up", Vec::new(), "urxe".into(), Vec::new());
+        let at = [("bytes".to_owned(), "8".to_owned())];
+        for sample in [0.0, 0.01, 0.02] {
+            record.cell(&at).add("t_typical", "us", Better::Less, time + sample);
+        }
+        record.ended = Ended::Complete;
+        let file = folder.path().join(name);
+        record.save(&file).unwrap();
+        file
+    });
+    let output = study("compare --fail-if worse:5%").args(&files).output().unwrap();
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint.contains("t_typical") && complaint.contains("is worse by 99.0 %"), "{complaint}");
 }

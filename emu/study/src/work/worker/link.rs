@@ -1,6 +1,6 @@
 //! What the two workers of a pair tell each other: JSON values, a line each, over TCP.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +13,9 @@ use crate::work::station::LaneEnd;
 
 /// Both workers are of this version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Longest message in bytes: there is room for more queue pairs than a job has.
+const LONGEST: u64 = 64 << 20;
 
 /// What an initiator tells its target. Each has one answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -81,7 +84,7 @@ impl Receiver {
     /// The next message; `None` when the other end is gone.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = String::new();
-        match self.0.read_line(&mut line)? {
+        match self.0.by_ref().take(LONGEST).read_line(&mut line)? {
             0 => Ok(None),
             _ => Ok(Some(serde_json::from_str(&line)?)),
         }
