@@ -63,10 +63,10 @@ pub(crate) fn command() -> clap::Command {
         driver::PORT
     );
     let of_study = |study: &Study| {
-        let command = clap::Command::new(study.name)
-            .about(study.question)
-            .override_usage(format!("urxe study {} [OPTION...]", study.name));
+        let command =
+            clap::Command::new(study.name).override_usage(format!("urxe study {} [OPTION...]", study.name));
         Args::augment_args(device_args(command))
+            .about(study.question)
             .arg(Arg::new("client").long("client").value_name("HOST[:PORT]").help(client.clone()))
     };
     let compare = clap::Command::new("compare").about("Compares two results, metric by metric");

@@ -35,9 +35,9 @@ const TESTS: [(&str, Measure, u64, Shows); 3] = [
 
 fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     scope.takes(STUDY.name, &[Choice::QueuePairs])?;
-    let mut plan = Plan::new(scope.repetitions(3, 3));
+    let mut plan = Plan::new(scope.repetitions(5, 3));
     let queue_pairs = Scope::or(&scope.queue_pairs, if scope.full { &[1, 8, 64] } else { &[1, 8] });
-    let pins = Scope::or(&scope.pin, &[Pin::default()]);
+    let pins = Scope::or(&scope.pin, &[Pin::usual(device)]);
     for &queue_pairs in &queue_pairs {
         // A ping-pong is one, however many queue pairs take turns in it.
         let tests = TESTS.iter().filter(|test| test.1 != Measure::Latency || queue_pairs == 1);

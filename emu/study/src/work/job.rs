@@ -242,8 +242,8 @@ pub struct Outcome {
     pub prefetch_ns: Option<u64>,
     /// What the registration cache has done, if there was one.
     pub cache: Option<CacheCounts>,
-    /// Counters of the device that have changed in the measured part. Empty if the driver cannot read them: it can under
-    /// urxe on this machine.
+    /// Counters of the device that have changed in the measured part. Empty if memory is pinned, as reading them takes
+    /// longer than many a job, or if the driver cannot read them: it can under urxe on this machine.
     pub counters: Counters,
 }
 
