@@ -98,6 +98,7 @@ impl Core {
 
     /// Leaves packets to workers, and works on the others.
     fn sort(&self, rx: &mut Receiver, batch: &Arc<RxBatch>, now: Instant) {
+        let loaded = rx.loaded && rx.trial.for_workers(now, rx.last_bytes);
         for (index, datagram) in batch.iter().enumerate() {
             let segment = datagram.meta.segment.max(1);
             // What is from `own` to `at` is for this thread.
@@ -110,7 +111,7 @@ impl Core {
                 let end = at + same.map(<[u8]>::len).sum::<usize>();
                 let qp = place.and_then(|(qpn, side)| Some((self.qps.find(qpn)?, side)));
                 if let Some((qp, side)) = qp {
-                    if qp.scheduler.leaves_packets(&qp, side, end - at, rx.loaded) {
+                    if qp.scheduler.leaves_packets(&qp, side, end - at, loaded) {
                         if own < at {
                             self.dispatch(rx, packets(datagram.meta, &datagram.bytes[own..at]), now);
                         }

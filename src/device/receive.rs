@@ -15,6 +15,7 @@ use crate::mem;
 use crate::qp::Notices;
 use crate::qp::recv::{Echo, RecvSide, Source};
 use crate::qp::send::SendSide;
+use crate::task::trial::Trial;
 use crate::time::Instant;
 use crate::wire::{Bth, Check, Headers, Opcode, Packet, PathIcrc, icrc};
 
@@ -37,7 +38,7 @@ pub(crate) struct Receiver {
     /// Not before this time is an empty socket asked again: a stream that is drained too eagerly comes in crumbs.
     quiet_until: Instant,
     /// Bytes and packets that the last round brought.
-    last_bytes: usize,
+    pub(super) last_bytes: usize,
     last_packets: usize,
     /// When a polling program last received something.
     idle_since: Instant,
@@ -47,6 +48,8 @@ pub(crate) struct Receiver {
     pub(super) congested: bool,
     /// There is a backlog although somebody receives, and the socket was not empty since.
     pub(super) loaded: bool,
+    /// Whether workers help then.
+    pub(super) trial: Trial,
 }
 
 /// A packet that passed the checks which need no queue pair.
@@ -72,6 +75,7 @@ impl Receiver {
             until_backlog: 0,
             congested: false,
             loaded: false,
+            trial: Trial::new(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What decides is what can be seen at once: whether a worker has the side already (then order demands that it goes on),
 //! how much there is to do, and whether the socket's queue grows although somebody receives. Then receiving is left to do
-//! nothing but receive, and workers do the rest; as soon as the socket is empty again, inline it is.
+//! nothing but receive, and workers do the rest, if that is found to be faster ([`trial`](super::trial)); as soon as the
+//! socket is empty again, inline it is.
 
 use super::{Scheduler, Side, inline, workqueue};
 use crate::device::Core;

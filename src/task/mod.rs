@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`inline`] | tasks run in whoever gives them work |
 //! | [`workqueue`] | tasks run in workers |
-//! | [`auto`] | what is short runs inline, the rest in workers |
+//! | [`auto`] | what is short runs inline, the rest in workers where that is faster |
+//! | [`trial`] | which of both is faster now |
 //! | [`state`] | the states of a task that runs in workers |
 //! | [`lane`] | a task and what waits for it |
 //! | [`pool`] | the workers |
@@ -23,6 +24,7 @@ pub(crate) mod lane;
 pub(crate) mod pool;
 pub(crate) mod progress;
 mod state;
+pub(crate) mod trial;
 mod workqueue;
 
 pub(crate) use faults::FaultWorkers;
@@ -47,7 +49,7 @@ pub(crate) trait Scheduler: Send + Sync {
     fn replies_pending(&self, core: &Core, qp: &Qp, side: &mut RecvSide, now: Instant, notices: &mut Notices);
 
     /// Whether packets for a side are left to a worker, and not worked on by whoever received them. `loaded` says that
-    /// receiving does not keep up.
+    /// receiving does not keep up, and that workers were found to help.
     fn leaves_packets(&self, qp: &Qp, side: Side, bytes: usize, loaded: bool) -> bool;
 
     /// A timer of the queue pair has run out. False if the caller is to see to it.
