@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use clap::{Arg, ArgMatches, Args as _, FromArgMatches as _, value_parser};
-use urxe::config::Config;
+use urxe::config::{Config, Source};
 use urxe_study::command::Args;
 use urxe_study::compare::{self, compare_files};
 use urxe_study::driver::{self, Interrupt, Options, Peer};
@@ -144,7 +144,12 @@ impl On {
         }
         let config = Config::resolve(std::env::vars_os(), &self.flags)?;
         let urxe = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
-        let (device, gid_index, flags) = (self.device, self.gid_index, self.flags);
+        let (device, gid_index) = (self.device, self.gid_index);
+        // What the environment and files say decides as flags do, and is recorded with the results.
+        let chosen =
+            config.entries().filter(|(_, _, source)| device.is_none() && **source != Source::Default);
+        let flags =
+            chosen.map(|(key, value, _)| (key.flag(), value)).filter(|(flag, _)| flag != "device").collect();
         Ok((Options { device, gid_index, flags, peer, ..Options::local(urxe) }, config))
     }
 }

@@ -68,6 +68,9 @@ pub fn run(
         (Err(_), false) => "not all of what was measured is kept",
     };
     let code = match &record.ended {
+        Ended::Complete if record.cells.is_empty() => {
+            return Err("nothing was measured: the device can do none of it".to_owned());
+        }
         Ended::Complete => 0,
         Ended::Interrupted => {
             eprintln!("urxe: interrupted; {kept}");

@@ -108,8 +108,8 @@ fn doubled(range: Range) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(move |size| *size <= last)
 }
 
-/// Largest message of the specification.
-const LARGEST: u64 = 1 << 31;
+/// Largest message of a job.
+const LARGEST: u64 = crate::work::LARGEST;
 
 fn sizes(text: &str) -> Result<Range, String> {
     let one = |text: &str| {
@@ -127,7 +127,7 @@ fn sizes(text: &str) -> Result<Range, String> {
         None => one(text).map(|size| (size, size)),
     };
     range.filter(|(first, last)| first <= last).map(|(first, last)| first..=last).ok_or_else(|| {
-        "expected sizes from 1 to 2G, as 8, 64K or 1:4M (all powers of two from one to the other)".to_owned()
+        "expected sizes from 1 to 1G, as 8, 64K or 1:4M (all powers of two from one to the other)".to_owned()
     })
 }
 
@@ -210,7 +210,7 @@ mod tests {
         let scope = Scope { sizes: vec![sizes("1:8").unwrap(), sizes("1M").unwrap()], ..Scope::default() };
         assert_eq!(scope.sizes(1..=2), [1, 2, 4, 8, 1 << 20]);
         assert_eq!(Scope::default().sizes(2..=4), [2, 4]);
-        for bad in ["", "0", "x", "8:4", "3G", "1:", "K", "-1"] {
+        for bad in ["", "0", "x", "8:4", "2G", "1:", "K", "-1"] {
             assert!(sizes(bad).is_err(), "{bad}");
         }
     }

@@ -32,13 +32,16 @@ use meter::{Samples, Tally};
 /// Length of the windows of [`Outcome::peak_per_second`].
 pub const WINDOW: Duration = Duration::from_millis(10);
 
+/// Most bytes of an operation.
+pub(crate) const LARGEST: u64 = 1 << 30;
+
 /// Refuses what is not possible on any device. Says which value is wrong, and which would be right.
 pub fn check_job(job: &Job) -> Result<()> {
     let number = |name: &str, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
         true => Ok(()),
         false => Err(Error::Refused(format!("{name} {value}: a number from {least} to {most} is possible"))),
     };
-    number("bytes", job.bytes, 1, 1 << 30)?;
+    number("bytes", job.bytes, 1, LARGEST)?;
     number("queue pairs", job.queue_pairs.into(), 1, 1024)?;
     number("threads", job.threads.into(), 1, 256)?;
     number("depth", job.depth.into(), 1, 16_384)?;

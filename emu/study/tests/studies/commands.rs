@@ -155,6 +155,17 @@ fn a_signal_while_workers_start_is_no_error_of_the_study() {
 }
 
 #[test]
+fn the_environment_decides_as_flags_do_and_is_recorded() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("loopback.json");
+    let mut command = study("inject --milliseconds 3 --sizes 8 --repetitions 1");
+    let output = command.env("URXE_ADDR", "127.0.0.1").arg("--json").arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let settings = Record::load(&file).unwrap().settings;
+    assert!(settings.contains(&("--addr".to_owned(), "127.0.0.1".to_owned())), "{settings:?}");
+}
+
+#[test]
 fn results_are_written_though_nobody_reads_the_table() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("kept.json");
