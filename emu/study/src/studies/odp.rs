@@ -51,7 +51,7 @@ fn plan(scope: &Scope, device: &DeviceFacts) -> Result<Plan, String> {
     if !device.on_demand {
         return Err(format!("{} has no on-demand paging, so there is nothing to study", device.name));
     }
-    let mut plan = Plan::new(scope.repetitions(5, 20));
+    let mut plan = Plan::new(scope.repetitions(3, 20));
     let pages = if scope.full { 4096 } else { 512 };
     plan.said.push(("memory".to_owned(), format!("{pages} pages of {PAGE} bytes at each end")));
     let time = scope.milliseconds(60, 3_000);

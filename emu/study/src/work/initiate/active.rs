@@ -2,7 +2,7 @@
 
 use crate::verbs::{Completion, Flags, Kind, Verb};
 use crate::work::endpoint::{Endpoint, Id, Place, Tag};
-use crate::work::error::Result;
+use crate::work::error::{Error, Result};
 use crate::work::job::{Long, Operation};
 use crate::work::lane::Lane;
 use crate::work::layout::{CONTROL, bounce};
@@ -131,8 +131,11 @@ fn take_answer<E: Endpoint>(lane: &mut Lane<E>, id: Id, completion: Completion) 
     };
     lane.post_receive(queue, id.number)?;
     let stream = &mut lane.streams[queue];
-    stream.waiting -= u32::from(answer.messages);
-    stream.credits += u32::from(answer.buffers);
+    let too_many = || {
+        Error::Data(format!("an answer to {} messages, of which {} wait", answer.messages, stream.waiting))
+    };
+    stream.waiting = stream.waiting.checked_sub(answer.messages.into()).ok_or_else(too_many)?;
+    stream.credits = stream.credits.saturating_add(answer.buffers.into());
     Ok(answer.messages.into())
 }
 
