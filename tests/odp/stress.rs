@@ -108,7 +108,8 @@ fn read_while_pages_change(tasks: &str) {
         let _stop = Stop(stop.clone());
         let mut rng = Rng(99);
         // On a machine that is busy with other tests it takes longer until enough was read.
-        let (soon, late) = (Instant::now() + Duration::from_secs(2), Instant::now() + Duration::from_secs(60));
+        let (soon, late) =
+            (Instant::now() + Duration::from_secs(2), Instant::now() + Duration::from_secs(60));
         let unfinished = |reads: &AtomicU64| match Instant::now() {
             now if now < soon => true,
             now => now < late && reads.load(Ordering::Relaxed) <= 100,

@@ -87,7 +87,7 @@ impl UdpLink {
                 }
                 // Of a run of many packets it is not known which one is at fault, or whether it is segmentation.
                 Err(errno) if runs[0].packets > 1 && is_worth_splitting(errno) => {
-                    let (packets, len, end) = self.send_split(batch, &runs[0]);
+                    let (packets, len, end) = self.send_split(batch, &runs[0], errno);
                     sent_packets += packets;
                     bytes += len;
                     if end != Why::Done {
@@ -142,8 +142,8 @@ impl UdpLink {
         })
     }
 
-    /// Sends a run packet by packet. Returns the packets and bytes that left and why it ended.
-    fn send_split(&self, batch: Runs<'_>, run: &Run) -> (usize, usize, Why) {
+    /// Sends a run packet by packet, after it failed as a whole. Returns the packets and bytes that left and why it ended.
+    fn send_split(&self, batch: Runs<'_>, run: &Run, failed: i32) -> (usize, usize, Why) {
         let Envelope { to, control } = Envelope::new(&run.path, None);
         let mut split = Split::new(batch, run);
         let (mut packets, mut bytes) = (0, 0);
@@ -181,6 +181,10 @@ impl UdpLink {
                 break;
             }
             pieces.clear();
+        }
+        // Memory that was gone for a moment says nothing of the network.
+        if failed == libc::EFAULT {
+            return (packets, bytes, Why::Done);
         }
         // The packets were all right one by one, so it is segmentation that does not work here.
         if run.packets <= self.max_segments && run.bytes <= MAX_BYTES && run.pieces.len() <= MAX_PIECES {
