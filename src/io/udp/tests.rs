@@ -127,6 +127,18 @@ fn many_runs_of_one_packet_arrive_in_order() {
 }
 
 #[test]
+fn memory_that_was_gone_for_a_moment_does_not_end_segmentation() {
+    let (a, b) = (open("127.0.0.1"), open("127.0.0.1"));
+    let path = path(&a, &b);
+    let bytes = pattern(40 * 1000 + 1);
+    let message = Message::default().run(&path, &bytes, 1000, 333);
+    a.faults.lock().push_back(Some(libc::EFAULT));
+    assert_eq!(a.send_runs(message.view()), DONE(41));
+    assert_eq!(payloads(&b, 41).concat(), bytes);
+    assert_eq!((a.counters().gso_fallbacks.value(), a.limits(b.local().ip()).packets), (0, a.max_segments));
+}
+
+#[test]
 fn refused_segmentation_falls_back_and_is_not_tried_again() {
     for errno in [libc::EIO, libc::EINVAL, libc::EMSGSIZE] {
         let (a, b) = (open("127.0.0.1"), open("127.0.0.1"));
