@@ -9,7 +9,7 @@ use super::fabric::{self, Fabric, Snapshot};
 use super::process::{Event, Process, Side, flags, next};
 use super::{DeviceFacts, Error, Interrupt, Options, Peer, Setting};
 use crate::work::worker::{self, Command, Report, Role};
-use crate::work::{Amount, Job, Memory, Outcome};
+use crate::work::{Amount, Counting, Job, Outcome};
 
 /// How long a worker may take to open its device.
 const START: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ impl Pair {
             let report = wait(&self.events, end, &mut self.initiator, &mut self.target, Side::Initiator)?;
             match report {
                 Some(Report::Paused) => {
-                    let fabric = self.fabric.as_ref().filter(|_| job.memory != Memory::Pinned);
+                    let fabric = self.fabric.as_ref().filter(|_| job.counting == Counting::On);
                     counters.push(fabric.map(Fabric::counters).unwrap_or_default());
                     self.tell(&Command::GoOn)?;
                 }

@@ -8,7 +8,7 @@ use crate::output::report::Page;
 use crate::output::table::Layout;
 use crate::output::{Figure, Scale, Shape};
 use crate::record::{Cell, Record};
-use crate::work::{Amount, Job, Measure, Memory, Operation, Pages};
+use crate::work::{Amount, Counting, Job, Measure, Memory, Operation, Pages};
 
 pub(super) const STUDY: Study = Study {
     name: "odp",
@@ -109,7 +109,8 @@ fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<
 /// Through all pages, for a time. Cold ones are walked through once, if the time is enough for that.
 fn job(operation: Operation, measure: Measure, pages: u64, time: u64) -> Job {
     let (region, stride) = (pages * PAGE, PAGE);
-    Job { region, stride, amount: Amount::Milliseconds(time), ..Job::new(operation, measure, PAGE) }
+    let (amount, counting) = (Amount::Milliseconds(time), Counting::On);
+    Job { region, stride, amount, counting, ..Job::new(operation, measure, PAGE) }
 }
 
 fn page(record: &Record) -> Page {

@@ -1,6 +1,7 @@
 use urxe_study::driver::Error;
 use urxe_study::work::{
-    Amount, Api, Job, LatencyIs, Long, Measure, Memory, Operation, Outcome, Pages, Payload, Registration,
+    Amount, Api, Counting, Job, LatencyIs, Long, Measure, Memory, Operation, Outcome, Pages, Payload,
+    Registration,
 };
 
 use super::support::{job, pair, pair_with};
@@ -127,7 +128,8 @@ fn cold_pages_fault_once_each_and_warm_ones_do_not() {
     let mut pair = pair();
     let mut faults = |memory, touched| {
         let (region, stride) = (PAGES * 4096, 4096);
-        let job = Job { memory, touched, region, stride, ..job(Operation::Put, Measure::Flood, 8) };
+        let counting = Counting::On;
+        let job = Job { memory, touched, region, stride, counting, ..job(Operation::Put, Measure::Flood, 8) };
         let outcome = pair.run(&job).unwrap_or_else(|error| panic!("{job:?}: {error}"));
         (
             outcome.operations,
