@@ -344,7 +344,8 @@ impl<E: Endpoint> Lane<E> {
         (id, completion)
     }
 
-    /// Waits until a queue pair has room for one more request. Nothing can arrive meanwhile.
+    /// Waits until a queue pair has room for one more request. Nothing may arrive meanwhile, and no completions of an
+    /// earlier poll may be left.
     #[inline]
     pub(super) fn make_room(&mut self, queue: usize) -> Result<()> {
         while !self.outgoing[queue].room() {

@@ -82,6 +82,19 @@ fn queue_pairs_threads_and_both_interfaces_take_part() {
 }
 
 #[test]
+fn the_shortest_queues_are_enough() {
+    let mut pair = pair();
+    for operation in ALL {
+        for measure in [Measure::Flood, Measure::Latency] {
+            for depth in [1, 2] {
+                let job = Job { depth, queue_pairs: 2, ..job(operation, measure, 8) };
+                check(&job, &pair.run(&job).unwrap_or_else(|error| panic!("{job:?}: {error}")));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_time_ends_a_job_and_its_best_window_is_seen() {
     let mut pair = pair();
     for operation in ALL {

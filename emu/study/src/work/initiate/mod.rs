@@ -11,6 +11,7 @@ use super::lane::Lane;
 use super::meter::{Meter, Tally};
 
 pub(super) use active::Announcement;
+pub(super) use ping_pong::await_receive;
 
 /// Runs operations of a thread, up to an amount and a number. Nothing is under way before and after it.
 pub(super) fn phase<E: Endpoint>(lane: &mut Lane<E>, amount: Amount, most: u64) -> Result<Tally> {

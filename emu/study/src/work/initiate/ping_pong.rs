@@ -1,7 +1,7 @@
 //! Ping-pongs, as ib_send_lat and ib_write_lat have them: each end answers when it has got what the other one sent.
 
 use crate::verbs::{Kind, Verb};
-use crate::work::endpoint::Endpoint;
+use crate::work::endpoint::{Endpoint, Id, Tag};
 use crate::work::error::Result;
 use crate::work::lane::{Lane, Role};
 use crate::work::meter::Meter;
@@ -19,14 +19,8 @@ pub(super) fn send<E: Endpoint>(lane: &mut Lane<E>, meter: &mut Meter) -> Result
         if let Some((queue, buffer)) = spent.take() {
             lane.post_receive(queue, buffer)?;
         }
-        while spent.is_none() {
-            for index in 0..lane.poll()? {
-                let (id, completion) = lane.completion(index);
-                if completion.kind == Kind::Receive {
-                    spent = Some((usize::from(id.queue), id.number));
-                }
-            }
-        }
+        let pong = await_receive(lane)?;
+        spent = Some((pong.queue.into(), pong.number));
         meter.tick();
         meter.sample(meter.now() - before);
         queue = (queue + 1) % lane.queues();
@@ -35,6 +29,23 @@ pub(super) fn send<E: Endpoint>(lane: &mut Lane<E>, meter: &mut Meter) -> Result
         lane.post_receive(queue, buffer)?;
     }
     Ok(())
+}
+
+/// Waits for what the other end sends, one message at a time.
+pub(crate) fn await_receive<E: Endpoint>(lane: &mut Lane<E>) -> Result<Id> {
+    loop {
+        let mut received = None;
+        // Requests that have completed with it are accounted for as well.
+        for index in 0..lane.poll()? {
+            let (id, completion) = lane.completion(index);
+            if completion.kind == Kind::Receive {
+                received = Some(id);
+            }
+        }
+        if let Some(id) = received {
+            return Ok(id);
+        }
+    }
 }
 
 /// By RDMA WRITEs, whose last byte the other end looks at.
@@ -74,7 +85,7 @@ impl<E: Endpoint> Lane<E> {
         self.endpoint.memory().write(last, self.ping_byte());
         let place = self.local(offset, self.key);
         let verb = Verb::Write(self.remote.at(self.layout.inbox + offset));
-        self.post_tagged(queue, verb, place, self.payload(), crate::work::endpoint::Tag::Plain, true)?;
+        self.post_tagged(queue, verb, place, self.payload(), Tag::Plain, true)?;
         while !self.outgoing[queue].is_empty() {
             self.take_completions()?;
         }

@@ -4,9 +4,9 @@ mod active;
 
 use super::endpoint::Endpoint;
 use super::error::{Error, Result};
+use super::initiate::await_receive;
 use super::job::{Job, Measure, Operation};
 use super::lane::Lane;
-use crate::verbs::Kind;
 
 pub(super) use active::Answer;
 
@@ -43,18 +43,14 @@ fn drain<E: Endpoint>(lane: &mut Lane<E>) -> Result<()> {
     }
 }
 
-/// Answers each SEND by one.
+/// Answers each SEND by one. They come one at a time.
 fn answer_sends<E: Endpoint>(lane: &mut Lane<E>) -> Result<()> {
     loop {
-        for index in 0..lane.poll()? {
-            let (id, completion) = lane.completion(index);
-            if completion.kind == Kind::Receive {
-                let queue = id.queue.into();
-                lane.make_room(queue)?;
-                lane.post_operation(queue, false)?;
-                lane.post_receive(queue, id.number)?;
-            }
-        }
+        let ping = await_receive(lane)?;
+        let queue = ping.queue.into();
+        lane.make_room(queue)?;
+        lane.post_operation(queue, false)?;
+        lane.post_receive(queue, ping.number)?;
     }
 }
 
