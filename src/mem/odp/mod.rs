@@ -195,6 +195,7 @@ impl Demand {
         let (start, end) = whole_pages(start, end)?;
         if let Some(watch) = self.watch() {
             watch.cover(start, end);
+            watch.settle();
         }
         region.root.begin(first, last);
         populate::populate(start, end, write)?;
@@ -279,6 +280,7 @@ impl Demand {
                 let (from, to) = whole_pages(start, step)?;
                 if let Some(watch) = self.watch() {
                     watch.cover(from, to);
+                    watch.settle();
                 }
                 let (first, last) = (region.page(start), region.page(step - 1));
                 region.root.begin(first, last);

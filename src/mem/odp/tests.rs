@@ -170,6 +170,27 @@ fn what_the_program_takes_away_becomes_absent() {
 }
 
 #[test]
+fn what_is_prefetched_after_it_was_given_up_stays_present() {
+    if !has_events() {
+        return;
+    }
+    let f = Fixture::new(private());
+    f.fetch(0, 64);
+    for round in 1..=3000 {
+        advise(f.at, LEN as u64, libc::MADV_DONTNEED);
+        let rest = f.table.prefetch(f.lkey.0, f.at, f.at + LEN as u64, Advice::Write);
+        assert_eq!(rest, Ok(None));
+        let end = Instant::now() + Duration::from_secs(5);
+        while f.table.demand_stats().invalidations < round {
+            assert!(Instant::now() < end, "the event is lost");
+            std::thread::yield_now();
+        }
+        assert_eq!(f.miss(0, 64, Access::LOCAL_WRITE), None, "round {round}");
+    }
+    unmap(f.at, LEN);
+}
+
+#[test]
 fn files_in_memory_and_on_disk_are_watched_where_the_system_can() {
     if !has_events() {
         return;

@@ -20,6 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -126,6 +127,10 @@ fn invalidate(start: u64, end: u64) {
     }
 }
 
+/// How long events that have been read are waited for. The thread that has read them only needs a CPU, and a page that is
+/// taken for absent costs a fault and no more.
+const SETTLED: Duration = Duration::from_millis(20);
+
 /// Mappings that are known to be registered: so many, the oldest are forgotten.
 const COVERED: usize = 64;
 
@@ -143,6 +148,8 @@ struct Shared {
     covered: [(AtomicU64, AtomicU64); COVERED],
     /// Counts the events after which a mapping may not be registered any more.
     unmaps: AtomicU64,
+    /// Events may have been read whose pages are not yet absent.
+    reading: AtomicBool,
     /// The next entry of `covered` to be replaced.
     turn: Mutex<usize>,
 }
@@ -269,6 +276,7 @@ impl Watch {
             fd,
             covered: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; COVERED],
             unmaps: AtomicU64::new(0),
+            reading: AtomicBool::new(false),
             turn: Mutex::new(0),
         });
         let mut watch = Self { shared, stop, thread: None, pid };
@@ -302,6 +310,19 @@ impl Watch {
                 shared.remember(from, to, before);
             }
         });
+    }
+}
+
+impl Watch {
+    /// Waits until what the program has done before is known, so that what is made present now is not taken for what
+    /// was given up then. In vain, and not for long, in a child, where nobody reads.
+    pub(super) fn settle(&self) {
+        if self.shared.reading.load(Ordering::SeqCst) {
+            let end = Instant::now() + SETTLED;
+            while self.shared.reading.load(Ordering::Acquire) && Instant::now() < end {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 
@@ -376,6 +397,8 @@ impl Shared {
             if unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } < 0 {
                 continue;
             }
+            // Before the program's call returns, which is when its event is read.
+            self.reading.store(true, Ordering::SeqCst);
             // SAFETY: reads at most as many bytes as the array has; every pattern of bytes is a valid message.
             let n = unsafe { libc::read(self.fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
             let count = usize::try_from(n).unwrap_or(0) / size_of::<Message>();
@@ -396,6 +419,7 @@ impl Shared {
                     _ => {}
                 }
             }
+            self.reading.store(false, Ordering::Release);
             if count == 0 && fds[1].revents != 0 {
                 return;
             }
