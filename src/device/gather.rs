@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::Core;
-use super::qp::Qp;
+use super::qp::{LAST_BATCHES, Qp};
 use crate::config::Tasks;
 use crate::mem;
 use crate::qp::Notices;
@@ -54,6 +54,18 @@ impl Core {
     pub(super) fn send_gathered(&self, now: Instant) {
         if self.gathering.any.load(Ordering::Acquire) {
             self.send_all_gathered(now);
+        }
+    }
+
+    /// The same at the end of a process. Whoever holds a lock may never let go of it.
+    pub(super) fn send_gathered_until(&self, now: Instant, end: std::time::Instant) {
+        let Some(mut qps) = self.gathering.qps.try_lock_until(end) else { return };
+        for qp in qps.drain(..) {
+            qp.gathered.store(false, Ordering::Relaxed);
+            if let Some(mut side) = qp.send.try_lock_until(end) {
+                // What this has to tell comes too late for the program.
+                qp.run_send(self, &mut side, now, &mut Notices::default(), LAST_BATCHES, None);
+            }
         }
     }
 

@@ -476,11 +476,12 @@ impl Device {
         self.core.attention.program_sleeps();
     }
 
-    /// Sends the acknowledgements that wait for company, and waits for what a slow link still keeps back. For a process
-    /// that ends without destroying its queue pairs: it may be anywhere, even inside this device, so locks are not waited
-    /// for beyond `patience`.
+    /// Sends the requests and acknowledgements that wait for company, and waits for what a slow link still keeps back. For
+    /// a process that ends without destroying its queue pairs: it may be anywhere, even inside this device, so locks are
+    /// not waited for beyond `patience`.
     pub fn flush(&self, patience: Duration) {
         let end = std::time::Instant::now() + patience;
+        self.core.send_gathered_until(self.core.clock.now(), end);
         if let Some(mut rx) = self.core.receiver.try_lock_until(end) {
             self.core.flush_lazy_until(&mut rx, self.core.clock.now(), end);
         }

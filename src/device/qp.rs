@@ -21,8 +21,8 @@ use crate::time::Instant;
 use crate::verbs::{AsyncEvent, PostError, QpAttr, QpCaps, QpState, QpType, RecvWr, SendWr, limits};
 use crate::wire::TxBatch;
 
-/// Batches that a queue pair may still send when it is destroyed.
-const LAST_BATCHES: usize = 16;
+/// Batches that a queue pair may still send when it is destroyed or its process ends.
+pub(super) const LAST_BATCHES: usize = 16;
 
 /// What a queue pair is made of.
 pub struct QpInit {
@@ -290,7 +290,8 @@ impl Qp {
         }
     }
 
-    /// It is destroyed: no worker will run it any more. What was posted leaves, as it would have at once without workers.
+    /// It is destroyed: no worker will run it any more. What was posted leaves, as it would have at once without workers
+    /// and without others to wait for.
     fn leave_workers(&self, core: &Core) {
         if self.tasks == Tasks::Inline && !self.gathered.load(Ordering::Relaxed) {
             return;
