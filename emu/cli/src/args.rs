@@ -19,7 +19,7 @@ pub(crate) enum Command {
     Daemon { flags: Flags, options: urxe_daemon::Options },
     Stat(Stat),
     Study(study::Command),
-    StudyWorker { description: String },
+    StudyWorker,
     Print(String),
 }
 
@@ -164,7 +164,8 @@ fn cli() -> clap::Command {
             clap::Command::new("study-worker")
                 .about("One end of a pair of `study`")
                 .hide(true)
-                .arg(Arg::new("description").required(true)),
+                // For who looks at processes; what it is to do stands on its standard input.
+                .arg(Arg::new("end").value_parser(["initiator", "target"])),
         )
 }
 
@@ -203,9 +204,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             json: m.get_flag("json"),
         }),
         Some(("study", m)) => Command::Study(study::Command::from_matches(m)?),
-        Some(("study-worker", m)) => Command::StudyWorker {
-            description: m.get_one::<String>("description").cloned().unwrap_or_default(),
-        },
+        Some(("study-worker", _)) => Command::StudyWorker,
         Some(("daemon", m)) => {
             let linger = m.get_one::<u32>("linger").map(|s| Duration::from_secs((*s).into()));
             let options = urxe_daemon::Options {

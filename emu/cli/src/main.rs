@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         args::Command::Stat(options) => stat::stat(&options),
         args::Command::Daemon { flags, options } => daemon(&flags, &options),
         args::Command::Study(options) => study::study(options),
-        args::Command::StudyWorker { description } => study::worker(&description),
+        args::Command::StudyWorker => study::worker(),
         args::Command::Print(text) => {
             print(&text);
             Ok(0)

@@ -3,19 +3,22 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid,
+};
 use urxe::config::{Config, Daemon, Source};
 use urxe_control::connection::Connection;
 use urxe_control::launch::Launch;
-use urxe_control::protocol::{DaemonStatus, Reply, Request};
+use urxe_control::picture::{dismiss, status};
+use urxe_control::protocol::DaemonStatus;
 
 use crate::args::{Flags, Pair};
 use crate::{Failure, OWN_ERROR, complain, fabric, sockets};
@@ -71,7 +74,7 @@ pub(crate) fn pair(options: &Pair) -> Result<u8, Failure> {
     };
     server.stop();
     if config.fabric.as_str() == own_fabric() {
-        manager.dismiss();
+        dismiss(config.fabric.as_str());
     }
     // Both are gone; what they wrote may still be on its way, unless somebody else holds the pipe.
     drop(alive);
@@ -174,23 +177,11 @@ impl Manager {
         if self.connection.is_none() {
             self.connection = Launch::new(fabric).and_then(|launch| launch.find()).unwrap_or_default();
         }
-        match self.connection.as_ref()?.ask(&Request::Status, &[], |_| ()) {
-            Ok((Reply::Status(daemon), _)) => Some(daemon),
-            _ => {
-                self.connection = None;
-                None
-            }
+        let status = status(self.connection.as_ref()?).ok();
+        if status.is_none() {
+            self.connection = None;
         }
-    }
-
-    /// Ends the daemon, which nobody needs any more, so that its addresses are free for the next pair at once.
-    fn dismiss(&mut self) {
-        let Some(fabric) = self.fabric.clone() else { return };
-        let pid = self.status(&fabric).and_then(|daemon| Pid::from_raw(daemon.pid.try_into().ok()?));
-        if let Some(pid) = pid {
-            // It may have left by itself.
-            let _ = rustix::process::kill_process(pid, Signal::TERM);
-        }
+        status
     }
 }
 
@@ -275,6 +266,9 @@ impl Watch {
 struct Side {
     name: &'static str,
     child: Child,
+    /// Its process group, until it is stopped.
+    running: Option<Pid>,
+    /// Its exit code, once it has ended.
     code: Option<u8>,
 }
 
@@ -315,17 +309,26 @@ impl Side {
         if let Some(pipe) = child.stderr.take() {
             label(name, pipe, std::io::stderr(), alive.clone());
         }
-        Ok(Self { name, child, code: None })
+        let running = Pid::from_raw(child.id() as i32);
+        Ok(Self { name, child, running, code: None })
     }
 
     fn group(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// The exit code, if it has ended.
+    /// The exit code, if it has ended. It is not waited for: as long as it is there to be waited for, its group's number
+    /// is nobody else's.
     fn poll(&mut self) -> Option<u8> {
-        if self.code.is_none() {
-            self.code = match self.child.try_wait() {
+        self.look(WaitIdOptions::NOHANG)
+    }
+
+    fn look(&mut self, how: WaitIdOptions) -> Option<u8> {
+        if let Some(leader) = self.running
+            && self.code.is_none()
+        {
+            let flags = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | how;
+            self.code = match waitid(WaitId::Pid(leader), flags) {
                 Ok(status) => status.map(exit_code),
                 Err(_) => Some(OWN_ERROR),
             };
@@ -333,22 +336,32 @@ impl Side {
         self.code
     }
 
-    /// Ends it with all that it started.
+    /// Ends it with all that it started, unless that is done.
     fn stop(&mut self) -> u8 {
-        let group = Pid::from_raw(self.group());
-        let signal = |signal| group.is_some_and(|group| kill_process_group(group, signal).is_ok());
         let end = Instant::now() + PATIENCE;
-        // The group outlives its leader as long as it has members; when there is none this fails.
-        let mut left = signal(Signal::TERM);
-        while (self.poll().is_none() || left) && Instant::now() < end {
-            thread::sleep(TICK);
-            left = group.is_some_and(|g| rustix::process::test_kill_process_group(g).is_ok());
+        if let Some(group) = self.running {
+            // It may have ended by itself, here and below.
+            let _ = kill_process_group(group, Signal::TERM);
+            while self.poll().is_none() && Instant::now() < end {
+                thread::sleep(TICK);
+            }
+            if self.code.is_none() {
+                let _ = kill_process_group(group, Signal::KILL);
+                self.look(WaitIdOptions::empty());
+            }
+            let _ = self.child.wait();
+            self.running = None;
+            // The group outlives its leader, and keeps its number, as long as it has members; when there is none this
+            // fails.
+            while test_kill_process_group(group).is_ok() {
+                if Instant::now() >= end {
+                    let _ = kill_process_group(group, Signal::KILL);
+                    break;
+                }
+                thread::sleep(TICK);
+            }
         }
-        signal(Signal::KILL);
-        match self.code {
-            Some(code) => code,
-            None => self.child.wait().map_or(OWN_ERROR, exit_code),
-        }
+        self.code.unwrap_or(OWN_ERROR)
     }
 }
 
@@ -365,8 +378,9 @@ impl Drop for Side {
 }
 
 /// As a shell has it: 128 and the number of the signal that ended it.
-fn exit_code(status: ExitStatus) -> u8 {
-    status.code().or_else(|| Some(128 + status.signal()?)).map_or(OWN_ERROR, |code| code as u8)
+fn exit_code(status: WaitIdStatus) -> u8 {
+    let signal = || Some(128 + status.terminating_signal()?);
+    status.exit_status().or_else(signal).map_or(OWN_ERROR, |code| code as u8)
 }
 
 /// Copies lines with the side's name before each.

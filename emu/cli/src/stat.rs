@@ -2,36 +2,20 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use urxe::config::Config;
-use urxe_control::Error;
-use urxe_control::launch::Launch;
-use urxe_control::protocol::{
-    DaemonStatus, DeviceReport, DeviceStatus, Notice, ProcessStatus, QpReport, RegionReport, Reply, Request,
-    ToClient,
-};
+use urxe_control::picture::Picture;
+use urxe_control::protocol::{DeviceReport, DeviceStatus, ProcessStatus, QpReport, RegionReport};
 
 use crate::Failure;
 use crate::args::Stat;
-
-/// How long processes may take to answer; the daemon gives up sooner.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// All that there is to see.
-struct Picture {
-    daemon: DaemonStatus,
-    processes: Vec<ProcessStatus>,
-    /// Processes that did not answer.
-    silent: u32,
-}
 
 pub(crate) fn stat(options: &Stat) -> Result<u8, Failure> {
     let config = Config::resolve(std::env::vars_os(), &options.flags)?;
     let fabric = config.fabric.as_str();
     loop {
-        let picture = look(fabric).map_err(|e| e.to_string())?;
+        let picture = Picture::of(fabric).map_err(|e| e.to_string())?;
         let mut text = match &picture {
             picture if options.json => format!("{}\n", picture.as_ref().map_or(Value::Null, as_json)),
             Some(picture) => as_text(picture),
@@ -50,28 +34,6 @@ pub(crate) fn stat(options: &Stat) -> Result<u8, Failure> {
             None => return Ok(0),
         }
     }
-}
-
-/// Asks the daemon and, through it, all processes; `None` if no daemon runs.
-fn look(fabric: &str) -> Result<Option<Picture>, Error> {
-    let Some(connection) = Launch::new(fabric)?.find()? else { return Ok(None) };
-    let (Reply::Status(daemon), _) = connection.ask(&Request::Status, &[], |_| ())? else {
-        return Err(Error::Protocol("another answer than its status"));
-    };
-    let mut picture = Picture { daemon, processes: Vec::new(), silent: 0 };
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match connection.next(end)? {
-            (ToClient::Notice(Notice::Process(process)), _) => picture.processes.push(process),
-            (ToClient::Notice(Notice::End { silent }), _) => {
-                picture.silent = silent;
-                break;
-            }
-            _ => {}
-        }
-    }
-    picture.processes.sort_by_key(|p| p.pid);
-    Ok(Some(picture))
 }
 
 fn as_json(picture: &Picture) -> Value {
@@ -244,6 +206,8 @@ fn columns(text: &mut String, rows: &[Vec<String>]) {
 
 #[cfg(test)]
 mod tests {
+    use urxe_control::protocol::DaemonStatus;
+
     use super::*;
 
     fn picture() -> Picture {

@@ -201,10 +201,8 @@ fn serve(at: Option<SocketAddr>, on: On) -> Result<u8, Failure> {
 }
 
 /// Runs one end of a pair. What goes wrong is told to the driver by the worker itself, and here to whoever started it.
-pub(crate) fn worker(description: &str) -> Result<u8, Failure> {
-    let options: worker::Options = serde_json::from_str(description)
-        .map_err(|e| format!("study-worker is started by urxe study: {e}"))?;
-    worker::run(&options).map(|()| 0).map_err(|message| Failure { code: OWN_ERROR, message })
+pub(crate) fn worker() -> Result<u8, Failure> {
+    worker::run().map(|()| 0).map_err(|message| Failure { code: OWN_ERROR, message })
 }
 
 fn failure(error: driver::Error) -> Failure {

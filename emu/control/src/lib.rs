@@ -6,6 +6,7 @@
 pub mod client;
 pub mod connection;
 pub mod launch;
+pub mod picture;
 pub mod place;
 pub mod protocol;
 

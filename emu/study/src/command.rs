@@ -48,11 +48,8 @@ pub fn run(
     };
     let facts = first.device().clone();
     let plan = (study.plan)(&args.scope, &facts)?;
-    let device = if facts.driver.starts_with("urxe") {
-        facts.driver.clone()
-    } else {
-        format!("{} ({})", facts.name, facts.driver)
-    };
+    let device =
+        if facts.is_urxe() { facts.driver.clone() } else { format!("{} ({})", facts.name, facts.driver) };
     let mut record = Record::begin(study.name, command, device, settings(&plan, &facts, options));
     let mut pairs = match Pairs::start(&plan, first, options, interrupt) {
         Ok(pairs) => pairs,

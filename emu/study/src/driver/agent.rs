@@ -5,11 +5,13 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::interrupt::Told;
 use super::pair::{gone, listening};
 use super::process::{Event, Process, Side, flags};
 use super::{Error, Interrupt, Options, Setting};
@@ -21,6 +23,10 @@ pub const PORT: u16 = 18_591;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The flags of `urxe run` that a client may choose: those by which the settings of studies differ.
 const CHOICES: [&str; 6] = ["tasks", "odp-fault", "odp-latency", "loss", "delay", "rate"];
+/// Most clients at a time.
+const MOST: usize = 32;
+/// How long no connection is taken after one that could not be.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Longest message in bytes.
 const LONGEST: u64 = 64 << 10;
 
@@ -132,9 +138,9 @@ fn receive<T: serde::de::DeserializeOwned>(reader: &mut impl BufRead) -> io::Res
     }
 }
 
-/// Starts targets for whoever asks, at the first address that is possible, until a signal comes. `listens` is told the
-/// address. What all targets have in common
-/// is in `options`: the device, and flags of `urxe run` such as the address.
+/// Starts targets for whoever asks, [`MOST`] at a time, at the first address that is possible, until a signal comes.
+/// `listens` is told the address. What all targets have in common is in `options`: the device, and flags of `urxe run`
+/// such as the address.
 pub fn serve(
     addresses: &[SocketAddr],
     options: &Options,
@@ -145,12 +151,26 @@ pub fn serve(
     let listener = TcpListener::bind(addresses).map_err(failed)?;
     listens(listener.local_addr().map_err(failed)?);
     let (sender, events) = mpsc::channel();
-    interrupt.tell(sender);
+    let _told = interrupt.tell(sender);
     let (options, interrupt) = (options.clone(), interrupt.clone());
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let (options, interrupt) = (options.clone(), interrupt.clone());
-            std::thread::spawn(move || serve_one(&stream, &options, &interrupt));
+        let served = Arc::new(());
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // There are no descriptors or no memory; a client that goes gives back what it has.
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            if Arc::strong_count(&served) > MOST {
+                // If it does not hear it, it hears that the connection is closed.
+                let _ = send(&stream, &Says::Failed(format!("it has {MOST} clients already")));
+                continue;
+            }
+            let (options, interrupt, served) = (options.clone(), interrupt.clone(), served.clone());
+            std::thread::spawn(move || {
+                serve_one(&stream, &options, &interrupt);
+                drop(served);
+            });
         }
     });
     // Workers end with this process, whose end of their standard input is closed then.
@@ -172,8 +192,7 @@ fn serve_one(stream: &TcpStream, options: &Options, interrupt: &Interrupt) {
     };
     let Ok(()) = stream.set_read_timeout(None) else { return };
     let why = match start(&wanted, stream, options, interrupt) {
-        Ok((events, mut target)) => {
-            let (ended, connection) = (events.1, events.0);
+        Ok(Started { mut target, connection, ended, _told }) => {
             // The driver says nothing more: this reads until it is gone.
             std::thread::spawn(move || {
                 let _ = io::copy(&mut reader, &mut io::sink());
@@ -196,21 +215,28 @@ fn serve_one(stream: &TcpStream, options: &Options, interrupt: &Interrupt) {
     let _ = send(stream, &says);
 }
 
-type Events = (Sender<Event>, mpsc::Receiver<Event>);
+/// A target that listens.
+struct Started {
+    target: Process,
+    /// To say that the driver is gone.
+    connection: Sender<Event>,
+    ended: mpsc::Receiver<Event>,
+    _told: Told,
+}
 
 fn start(
     wanted: &Wanted,
     stream: &TcpStream,
     options: &Options,
     interrupt: &Interrupt,
-) -> Result<(Events, Process), Error> {
+) -> Result<Started, Error> {
     if wanted.version != worker_version() {
         let (here, there) = (worker_version(), &wanted.version);
         return Err(Error::Refused(format!("the server is version {here}, the client {there}")));
     }
     check_choices(&wanted.setting)?;
     let (sender, events) = mpsc::channel();
-    interrupt.tell(sender.clone());
+    let _told = interrupt.tell(sender.clone());
     let address = stream.local_addr().map_err(|e| Error::Failed(e.to_string()))?.ip();
     let worker = worker::Options {
         device: options.device.clone(),
@@ -222,7 +248,7 @@ fn start(
     let mut target = Process::start(Side::Target, &flags, options, &worker, sender.clone())?;
     let (port, token) = listening(&events, &mut target)?;
     send(stream, &Says::Listening { port, token }).map_err(|e| Error::Failed(e.to_string()))?;
-    Ok(((sender, events), target))
+    Ok(Started { target, connection: sender, ended: events, _told })
 }
 
 fn check_choices(setting: &Setting) -> Result<(), Error> {
@@ -243,17 +269,7 @@ mod tests {
 
     #[test]
     fn a_client_may_choose_all_that_studies_do_and_nothing_that_names_a_file() {
-        let device = DeviceFacts {
-            name: "urxe0".into(),
-            driver: "urxe".into(),
-            link_layer: "Ethernet".into(),
-            mtu: 4096,
-            max_inline: 512,
-            max_depth: 1024,
-            atomics: true,
-            on_demand: true,
-            implicit: true,
-        };
+        let device = DeviceFacts::sample("urxe");
         let mut scope = Scope::default();
         scope.full = true;
         for study in studies::ALL {

@@ -1,18 +1,15 @@
 //! The fabric of a pair under urxe, and what its daemon knows.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use urxe_control::picture::{Picture, dismiss};
+use urxe_control::protocol::ProcessStatus;
 
 use crate::work::Counters;
 
 /// A fabric that only one pair uses.
 #[derive(Debug)]
 pub(super) struct Fabric {
-    urxe: PathBuf,
     name: String,
     /// Whether it ends with the pair.
     own: bool,
@@ -23,13 +20,13 @@ pub(super) type Snapshot = Vec<(u32, Vec<(String, u64)>)>;
 
 impl Fabric {
     /// The fabric that the flags name, or else one of the pair's own.
-    pub(super) fn of(urxe: &Path, flags: &[(String, String)]) -> Self {
+    pub(super) fn of(flags: &[(String, String)]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let given = flags.iter().find(|(flag, _)| flag == "fabric").map(|(_, name)| name.clone());
         let own = given.is_none();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = given.unwrap_or_else(|| format!("study-{}-{count}", std::process::id()));
-        Self { urxe: urxe.to_owned(), name, own }
+        Self { name, own }
     }
 
     /// The flags of a worker on one of the fabric's two machines.
@@ -41,38 +38,17 @@ impl Fabric {
 
     /// Counters of all processes now; nothing if nobody can tell.
     pub(super) fn counters(&self) -> Snapshot {
-        let Some(picture) = self.look() else { return Snapshot::new() };
-        let processes = picture["processes"].as_array().into_iter().flatten();
-        let of = |process: &Value| {
-            let devices = process["devices"].as_array().into_iter().flatten();
-            let counters = devices.flat_map(|device| device["counters"].as_object().into_iter().flatten());
-            let numbers = counters.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?)));
-            Some((u32::try_from(process["pid"].as_u64()?).ok()?, numbers.collect()))
-        };
-        processes.filter_map(of).collect()
-    }
-
-    fn look(&self) -> Option<Value> {
-        let output = Command::new(&self.urxe)
-            .args(["stat", "--json", "--fabric", &self.name])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()
-            .ok()?;
-        serde_json::from_slice(&output.stdout).ok()
+        let picture = Picture::of(&self.name).ok().flatten();
+        let processes = picture.into_iter().flat_map(|picture| picture.processes);
+        let counters = |process: ProcessStatus| process.report.devices.into_iter().flat_map(|d| d.counters);
+        processes.map(|process| (process.pid, counters(process).collect())).collect()
     }
 }
 
 impl Drop for Fabric {
-    /// Ends the daemon, which nobody needs any more, so that its addresses are free at once.
     fn drop(&mut self) {
-        if !self.own {
-            return;
-        }
-        let daemon = self.look().and_then(|picture| picture["daemon"]["pid"].as_i64());
-        if let Some(pid) = daemon.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
-            // It may have left by itself.
-            let _ = kill_process(pid, Signal::TERM);
+        if self.own {
+            dismiss(&self.name);
         }
     }
 }

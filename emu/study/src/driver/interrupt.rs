@@ -1,9 +1,10 @@
 //! Signals that ask the driver to stop.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -19,7 +20,22 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct Shared {
     signal: Arc<AtomicUsize>,
-    waiting: Mutex<Vec<Sender<Event>>>,
+    waiting: Mutex<BTreeMap<u64, Sender<Event>>>,
+    /// The number of the next one who waits.
+    next: AtomicU64,
+}
+
+/// Somebody is told of signals as long as this is there.
+#[derive(Debug)]
+pub(super) struct Told {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.shared.waiting().remove(&self.number);
+    }
 }
 
 impl Interrupt {
@@ -54,13 +70,16 @@ impl Interrupt {
     }
 
     /// Tells `waiting` when a signal comes, or at once if it has.
-    pub(super) fn tell(&self, waiting: Sender<Event>) {
-        let mut all = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    #[must_use]
+    pub(super) fn tell(&self, waiting: Sender<Event>) -> Told {
+        let mut all = self.shared.waiting();
         if self.signal().is_some() {
             // Who does not wait any more need not know.
             let _ = waiting.send(Event::Interrupted);
         }
-        all.push(waiting);
+        let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        all.insert(number, waiting);
+        Told { shared: self.shared.clone(), number }
     }
 }
 
@@ -68,8 +87,14 @@ impl Shared {
     fn wait(&self, mut signals: io::PipeReader) {
         let mut byte = [0];
         while io::Read::read_exact(&mut signals, &mut byte).is_ok() {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.retain(|waiting| waiting.send(Event::Interrupted).is_ok());
+            for waiting in self.waiting().values() {
+                // As above.
+                let _ = waiting.send(Event::Interrupted);
+            }
         }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Sender<Event>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -95,6 +95,29 @@ pub struct DeviceFacts {
     pub implicit: bool,
 }
 
+impl DeviceFacts {
+    /// Whether it is urxe's.
+    pub fn is_urxe(&self) -> bool {
+        self.driver.starts_with("urxe")
+    }
+
+    /// A device `x0` that can do everything, for tests.
+    #[doc(hidden)]
+    pub fn sample(driver: &str) -> Self {
+        Self {
+            name: "x0".to_owned(),
+            driver: driver.to_owned(),
+            link_layer: "Ethernet".to_owned(),
+            mtu: 4096,
+            max_inline: 512,
+            max_depth: 1024,
+            atomics: true,
+            on_demand: true,
+            implicit: true,
+        }
+    }
+}
+
 /// Why a pair did not do what it was asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {

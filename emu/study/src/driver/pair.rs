@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::agent::Remote;
 use super::fabric::{self, Fabric, Snapshot};
+use super::interrupt::Told;
 use super::process::{Event, Process, Side, flags, next};
 use super::{DeviceFacts, Error, Interrupt, Options, Peer, Setting};
 use crate::work::worker::{self, Command, Report, Role};
-use crate::work::{Amount, Counting, Job, Outcome};
+use crate::work::{Amount, Job, Outcome};
 
 /// How long a worker may take to open its device.
 const START: Duration = Duration::from_secs(20);
@@ -26,6 +27,7 @@ pub struct Pair {
     device: DeviceFacts,
     patience: Duration,
     dead: Option<Error>,
+    _told: Told,
 }
 
 /// The other worker.
@@ -42,8 +44,8 @@ impl Pair {
             return Err(Error::Refused(format!("{flag} is a setting of urxe; {device} does not have it")));
         }
         let (sender, events) = mpsc::channel();
-        interrupt.tell(sender.clone());
-        let mut starting = Starting { options, setting, sender, events };
+        let told = interrupt.tell(sender.clone());
+        let starting = Starting { options, setting, sender, events, told };
         match &options.peer {
             Peer::Local => starting.local(),
             Peer::Agent(host) => starting.remote(host),
@@ -83,8 +85,7 @@ impl Pair {
             let report = wait(&self.events, end, &mut self.initiator, &mut self.target, Side::Initiator)?;
             match report {
                 Some(Report::Paused) => {
-                    let fabric = self.fabric.as_ref().filter(|_| job.counting == Counting::On);
-                    counters.push(fabric.map(Fabric::counters).unwrap_or_default());
+                    counters.push(self.fabric.as_ref().map(Fabric::counters).unwrap_or_default());
                     self.tell(&Command::GoOn)?;
                 }
                 Some(Report::Done(outcome)) => return Ok(self.with_counters(*outcome, &counters)),
@@ -124,16 +125,16 @@ struct Starting<'a> {
     setting: &'a Setting,
     sender: mpsc::Sender<Event>,
     events: Receiver<Event>,
+    told: Told,
 }
 
 impl Starting<'_> {
-    fn local(&mut self) -> Result<Pair, Error> {
+    fn local(self) -> Result<Pair, Error> {
         // An address of the user's choice is shared, by processes of one machine.
         let chosen = flags(self.options, self.setting, &[]);
         let alone =
             !chosen.iter().any(|(flag, _)| ["addr", "netdev", "daemon", "nodes", "node"].contains(&&**flag));
-        let fabric =
-            (self.options.device.is_none() && alone).then(|| Fabric::of(&self.options.urxe, &chosen));
+        let fabric = (self.options.device.is_none() && alone).then(|| Fabric::of(&chosen));
         let of_node = |node| fabric.as_ref().map_or(Vec::new(), |fabric| fabric.flags(node));
         let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut target = self.process(Side::Target, Role::Target(here), &of_node(0))?;
@@ -143,7 +144,7 @@ impl Starting<'_> {
         self.finish(fabric, Target::Local(target), initiator)
     }
 
-    fn remote(&mut self, host: &str) -> Result<Pair, Error> {
+    fn remote(self, host: &str) -> Result<Pair, Error> {
         let remote = Remote::start(host, self.setting, self.sender.clone())?;
         let role = Role::Initiator { target: remote.target, token: remote.token.clone() };
         let initiator = self.process(Side::Initiator, role, &[])?;
@@ -167,13 +168,12 @@ impl Starting<'_> {
 
     // Arguments are dropped from the last to the first: the fabric ends when both workers have.
     fn finish(
-        &mut self,
+        self,
         fabric: Option<Fabric>,
         mut target: Target,
         mut initiator: Process,
     ) -> Result<Pair, Error> {
-        let (_, unused) = mpsc::channel();
-        let events = std::mem::replace(&mut self.events, unused);
+        let Self { options, events, told, .. } = self;
         let end = Instant::now() + START;
         let report = wait(&events, end, &mut initiator, &mut target, Side::Initiator)?;
         let mut device = match report {
@@ -181,11 +181,11 @@ impl Starting<'_> {
             Some(report) => return Err(unexpected(report, Side::Initiator)),
             None => return Err(slow(Side::Initiator)),
         };
-        if self.options.device.is_none() {
+        if options.device.is_none() {
             device.driver = format!("urxe {}", env!("CARGO_PKG_VERSION"));
         }
-        let patience = self.options.patience;
-        Ok(Pair { initiator, target, fabric, events, device, patience, dead: None })
+        let patience = options.patience;
+        Ok(Pair { initiator, target, fabric, events, device, patience, dead: None, _told: told })
     }
 }
 

@@ -71,14 +71,13 @@ impl Process {
         events: Sender<Event>,
     ) -> Result<Self, Error> {
         let cannot = |e: io::Error| Error::Failed(format!("cannot start the {}: {e}", side.name()));
-        let description = serde_json::to_string(worker).map_err(|e| cannot(e.into()))?;
         let mut command = Command::new(&options.urxe);
         if options.device.is_none() {
             command.args(["run", "--with-parent"]);
             command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
             command.arg("--").arg(&options.urxe);
         }
-        command.args(["study-worker", &description]).process_group(0);
+        command.args(["study-worker", side.name()]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(cannot)?;
         let complaints = Arc::new(Mutex::new(VecDeque::new()));
@@ -86,7 +85,10 @@ impl Process {
             child.stdout.take().map(|output| std::thread::spawn(move || forward(side, output, &events)));
         let kept = complaints.clone();
         let errors = child.stderr.take().map(|errors| std::thread::spawn(move || keep(errors, &kept)));
-        Ok(Self { side, input: child.stdin.take(), child, output, complaints, errors })
+        let mut process = Self { side, input: child.stdin.take(), child, output, complaints, errors };
+        // If it has ended already, its end says why.
+        let _ = process.tell(worker);
+        Ok(process)
     }
 
     /// The process's number.

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use thiserror::Error;
 
 use super::{Better, Cell, Ended, FORMAT, Metric, Record, facts};
-use crate::stats::Latency;
+use crate::stats::{Latency, Summary};
 
 /// Why a record cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -93,6 +93,13 @@ impl Record {
     }
 }
 
+impl Metric {
+    /// The median of its samples; `None` if there are none.
+    pub fn median(&self) -> Option<f64> {
+        Some(Summary::of(&self.samples)?.median)
+    }
+}
+
 impl Cell {
     /// Adds a sample to a metric, which is added if it is not there.
     pub fn add(&mut self, name: &str, unit: &str, better: Better, sample: f64) {
@@ -119,6 +126,11 @@ impl Cell {
     /// The metric of a name.
     pub fn metric(&self, name: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.name == name)
+    }
+
+    /// The median of a metric's samples; `None` if there are none.
+    pub fn median(&self, name: &str) -> Option<f64> {
+        self.metric(name)?.median()
     }
 
     /// Its parameters as one line: `tasks=inline, bytes=8`.

@@ -3,7 +3,7 @@
 use crate::output::number::binary;
 use crate::record::{Cell, Metric, Record};
 use crate::reference::Series;
-use crate::stats::{CONFIDENCE, Change, Summary, Verdict};
+use crate::stats::{CONFIDENCE, Change, Verdict};
 
 /// A metric with one value of a parameter and with another one, at some place along a second parameter.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,12 +74,7 @@ impl Question<'_> {
 
 fn beside(at: u64, first: &Metric, second: &Metric, level: f64) -> Option<Beside> {
     let verdict = Change::between(&first.samples, &second.samples)?.verdict(first.better, level);
-    Some(Beside { at, first: median(first)?, second: median(second)?, verdict })
-}
-
-/// The median of a metric's samples; `None` if there are none.
-pub(super) fn median(metric: &Metric) -> Option<f64> {
-    Some(Summary::of(&metric.samples)?.median)
+    Some(Beside { at, first: first.median()?, second: second.median()?, verdict })
 }
 
 /// Two published curves beside each other, at the places that both have.

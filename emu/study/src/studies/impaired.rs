@@ -1,9 +1,8 @@
 //! What the studies of bad networks have in common: the jobs, under a setting for each network.
 
 use super::{Choice, Pin, Plan, Scope, Shows};
-use crate::driver::{DeviceFacts, Setting};
+use crate::driver::DeviceFacts;
 use crate::record::Cell;
-use crate::stats::Summary;
 use crate::work::{Amount, Job, Measure, Operation};
 
 /// Values of the parameter `test`.
@@ -30,7 +29,7 @@ pub(super) fn plan(
     device: &DeviceFacts,
     networks: impl Iterator<Item = Impaired>,
 ) -> Result<Plan, String> {
-    if !device.driver.starts_with("urxe") {
+    if !device.is_urxe() {
         return Err(format!(
             "the study {study} needs a network that can be made bad, which urxe has and {} has not; leave out --device",
             device.name
@@ -42,12 +41,7 @@ pub(super) fn plan(
     for (test, job, shows) in jobs(scope) {
         for pin in Scope::or(&scope.pin, &[Pin::apart()]) {
             for network in &networks {
-                let flags = network.flags.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone()));
-                let setting = plan.setting(Setting {
-                    flags: flags.collect(),
-                    initiator_cpus: pin.initiator.clone(),
-                    target_cpus: pin.target.clone(),
-                });
+                let setting = plan.on(&pin, network.flags.iter().cloned());
                 let at =
                     [("test", test.to_owned()), ("bytes", job.bytes.to_string()), ("CPUs", pin.to_string())];
                 plan.step(&[&at[..], &network.at].concat(), setting, job.clone(), shows);
@@ -78,17 +72,13 @@ pub(super) fn job_name(cell: &Cell) -> String {
     format!("{} of {} B", value("test"), value("bytes"))
 }
 
-/// The median of a metric.
-pub(super) fn median(cell: &Cell, metric: &str) -> Option<f64> {
-    Summary::of(&cell.metric(metric)?.samples).map(|summary| summary.median)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::super::{ALL, Study, find};
     use super::*;
+    use crate::driver::Setting;
     use crate::record::{Better, Record};
 
     #[derive(clap::Parser)]
@@ -97,26 +87,12 @@ mod tests {
         scope: Scope,
     }
 
-    fn device(driver: &str) -> DeviceFacts {
-        DeviceFacts {
-            name: "x0".into(),
-            driver: driver.into(),
-            link_layer: "Ethernet".into(),
-            mtu: 4096,
-            max_inline: 512,
-            max_depth: 1024,
-            atomics: true,
-            on_demand: true,
-            implicit: true,
-        }
-    }
-
     fn study(name: &str) -> &'static Study {
         find(name).unwrap()
     }
 
     fn plan_of(name: &str, scope: &Scope) -> Plan {
-        (study(name).plan)(scope, &device("urxe 0.1.0")).unwrap()
+        (study(name).plan)(scope, &DeviceFacts::sample("urxe 0.1.0")).unwrap()
     }
 
     fn flags(plan: &Plan) -> Vec<String> {
@@ -148,7 +124,8 @@ mod tests {
     #[test]
     fn other_devices_have_no_bad_networks() {
         for name in ["loss", "link"] {
-            let refused = (study(name).plan)(&Scope::default(), &device("rdma_rxe")).unwrap_err();
+            let refused =
+                (study(name).plan)(&Scope::default(), &DeviceFacts::sample("rdma_rxe")).unwrap_err();
             assert!(
                 refused.contains(name) && refused.contains("x0") && refused.contains("--device"),
                 "{refused}"

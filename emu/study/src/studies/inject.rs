@@ -10,7 +10,7 @@ use crate::output::table::{Column, Layout, Row, Table};
 use crate::output::{Figure, Mark};
 use crate::record::{Cell, Record};
 use crate::reference::{self, Series};
-use crate::stats::{Summary, Verdict};
+use crate::stats::Verdict;
 use crate::work::{Amount, Job, Measure, Operation, Payload};
 
 pub(super) const STUDY: Study = Study {
@@ -170,8 +170,8 @@ fn extremes(record: &Record) -> Table {
         record.cells.iter().find(wanted)
     };
     let text = |cell: Option<&Cell>, name: &str| {
-        let summary = cell.and_then(|cell| Summary::of(&cell.metric(name)?.samples));
-        summary.map(|summary| format!("{:.2}", summary.median)).unwrap_or_default()
+        let median = cell.and_then(|cell| cell.median(name));
+        median.map(|median| format!("{median:.2}")).unwrap_or_default()
     };
     let mut columns = vec![Column::right("message size [bytes]")];
     for (_, payload) in PAYLOADS {

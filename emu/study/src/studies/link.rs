@@ -100,7 +100,7 @@ fn last_of_each_job(record: &Record, wanted: impl Fn(&&Cell) -> bool) -> Vec<&Ce
 
 fn of_delay(cell: &Cell) -> Option<String> {
     let (name, delay) = (impaired::job_name(cell), cell.value(DELAY)?.parse::<f64>().ok()?);
-    if let Some(goodput) = impaired::median(cell, "BW average") {
+    if let Some(goodput) = cell.median("BW average") {
         // MB/s times us are bytes.
         let flying = goodput * 2.0 * delay / 1024.0;
         let goodput = number(goodput);
@@ -109,7 +109,7 @@ fn of_delay(cell: &Cell) -> Option<String> {
             number(flying)
         ));
     }
-    let typical = impaired::median(cell, "t_typical")?;
+    let typical = cell.median("t_typical")?;
     Some(format!(
         "Over {delay} us each way {name} takes {} us, {} more.",
         number(typical),
@@ -119,7 +119,7 @@ fn of_delay(cell: &Cell) -> Option<String> {
 
 fn of_rate(cell: &Cell) -> Option<String> {
     let rate = cell.value(RATE)?.parse::<f64>().ok()?;
-    let goodput = impaired::median(cell, "BW average")?;
+    let goodput = cell.median("BW average")?;
     let (name, part) = (impaired::job_name(cell), 100.0 * goodput / rate);
     Some(format!("Of {rate} MB/s {name} uses {part:.0} % for payload."))
 }

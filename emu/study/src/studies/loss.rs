@@ -64,7 +64,7 @@ fn finding(record: &Record, clean: &Cell) -> Option<String> {
     let lossy = record.cells.iter().filter(same).collect::<Vec<_>>();
     let lossy = lossy.iter().find(|cell| cell.value(LOSS) == Some("1")).or(lossy.last())?;
     let loss = lossy.value(LOSS)?;
-    let both = |metric| Some((impaired::median(clean, metric)?, impaired::median(lossy, metric)?));
+    let both = |metric| Some((clean.median(metric)?, lossy.median(metric)?));
     if let Some((before, after)) = both("BW average") {
         return Some(format!(
             "{} moves {} MB/s without loss and {} MB/s at {loss} %: {:.0} % of it.",

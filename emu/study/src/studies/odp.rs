@@ -1,6 +1,5 @@
 //! What does on-demand paging cost?
 
-use super::beside::median;
 use super::{Pin, Plan, Scope, Shows, Study};
 use crate::driver::DeviceFacts;
 use crate::output::number::number;
@@ -8,7 +7,7 @@ use crate::output::report::Page;
 use crate::output::table::Layout;
 use crate::output::{Figure, Scale, Shape};
 use crate::record::{Cell, Record};
-use crate::work::{Amount, Counting, Job, Measure, Memory, Operation, Pages};
+use crate::work::{Amount, Job, Measure, Memory, Operation, Pages};
 
 pub(super) const STUDY: Study = Study {
     name: "odp",
@@ -87,7 +86,7 @@ struct Faults {
 
 /// Each policy with each latency.
 fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<Faults>, String> {
-    if !device.driver.starts_with("urxe") {
+    if !device.is_urxe() {
         let number = plan.pinned(scope, Pin::usual(device), &[])?;
         return Ok(vec![Faults { policy: OWN, tasks: OWN, latency: "none", number }]);
     }
@@ -108,9 +107,8 @@ fn settings(plan: &mut Plan, scope: &Scope, device: &DeviceFacts) -> Result<Vec<
 
 /// Through all pages, for a time. Cold ones are walked through once, if the time is enough for that.
 fn job(operation: Operation, measure: Measure, pages: u64, time: u64) -> Job {
-    let (region, stride) = (pages * PAGE, PAGE);
-    let (amount, counting) = (Amount::Milliseconds(time), Counting::On);
-    Job { region, stride, amount, counting, ..Job::new(operation, measure, PAGE) }
+    let (region, stride, amount) = (pages * PAGE, PAGE, Amount::Milliseconds(time));
+    Job { region, stride, amount, ..Job::new(operation, measure, PAGE) }
 }
 
 fn page(record: &Record) -> Page {
@@ -180,6 +178,6 @@ impl Same<'_> {
             others.all(|(a, b)| a == b)
         };
         let cells = self.record.cells.iter();
-        median(cells.filter(|c| c.value("memory") == Some(memory)).find(|c| same(c))?.metric(metric)?)
+        cells.filter(|c| c.value("memory") == Some(memory)).find(|c| same(c))?.median(metric)
     }
 }

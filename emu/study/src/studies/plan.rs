@@ -38,7 +38,7 @@ impl Plan {
     }
 
     /// The number of a setting, which is added unless it is there.
-    pub fn setting(&mut self, setting: Setting) -> usize {
+    fn setting(&mut self, setting: Setting) -> usize {
         self.settings.iter().position(|known| *known == setting).unwrap_or_else(|| {
             self.settings.push(setting);
             self.settings.len() - 1
@@ -57,8 +57,20 @@ impl Plan {
         if !self.said.contains(&said) {
             self.said.push(said);
         }
-        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned())).collect();
-        Ok(self.setting(Setting { flags, initiator_cpus: pin.initiator, target_cpus: pin.target }))
+        Ok(self.on(&pin, flags.iter().copied()))
+    }
+
+    /// The setting with these CPUs and flags of the device.
+    pub(super) fn on(
+        &mut self,
+        pin: &Pin,
+        flags: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> usize {
+        self.setting(Setting {
+            flags: flags.into_iter().map(|(flag, value)| (flag.into(), value.into())).collect(),
+            initiator_cpus: pin.initiator.clone(),
+            target_cpus: pin.target.clone(),
+        })
     }
 
     /// Adds a step; `at` are parameters with their values.

@@ -158,7 +158,7 @@ impl Pin {
     /// Where ends that have one thread each run on a device, unless somebody asks for something else. Only of urxe it is
     /// known that all CPUs are as good.
     pub(super) fn usual(device: &DeviceFacts) -> Self {
-        if device.driver.starts_with("urxe") { Self::apart() } else { Self::default() }
+        if device.is_urxe() { Self::apart() } else { Self::default() }
     }
 }
 

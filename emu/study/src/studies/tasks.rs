@@ -1,14 +1,14 @@
 //! Inline tasks or a work queue?
 
 use super::{Choice, Pin, Plan, Scope, Shows, Study};
-use crate::driver::{DeviceFacts, Setting};
+use crate::driver::DeviceFacts;
 use crate::output::number::number;
 use crate::output::report::Page;
 use crate::output::table::Layout;
 use crate::output::{Figure, Shape};
 use crate::record::{Cell, Record};
 use crate::reference::{self, Series};
-use crate::stats::{Change, Summary, Verdict};
+use crate::stats::{Change, Verdict};
 use crate::work::{Amount, Job, Measure, Operation};
 
 pub(super) const STUDY: Study = Study {
@@ -61,12 +61,7 @@ fn add(
     let time = Amount::Milliseconds(scope.milliseconds(400, 5_000));
     let published = scope.full && test != "send_rate";
     let amount = if published { Amount::Operations(PUBLISHED) } else { time };
-    let flags = if mode == OWN { Vec::new() } else { vec![("tasks".to_owned(), mode.to_owned())] };
-    let setting = plan.setting(Setting {
-        flags,
-        initiator_cpus: pin.initiator.clone(),
-        target_cpus: pin.target.clone(),
-    });
+    let setting = plan.on(pin, (mode != OWN).then_some(("tasks", mode)));
     let at = [
         ("test", test.to_owned()),
         ("bytes", bytes.to_string()),
@@ -81,7 +76,7 @@ fn add(
 const OWN: &str = "as the device has them";
 
 fn modes(device: &DeviceFacts) -> &'static [&'static str] {
-    if device.driver.starts_with("urxe") { &MODES } else { &[OWN] }
+    if device.is_urxe() { &MODES } else { &[OWN] }
 }
 
 fn page(record: &Record) -> Page {
@@ -138,12 +133,11 @@ fn finding(inline: &Cell, queued: &Cell, level: f64) -> Option<String> {
     };
     let place = inline.at.iter().filter(|(name, _)| !["tasks", "bytes"].contains(&name.as_str()));
     let place: Vec<_> = place.map(|(name, value)| format!("{name} {value}")).collect();
-    let median = |samples: &[f64]| Summary::of(samples).map_or(f64::NAN, |s| s.median);
     Some(format!(
         "{}: the work queue is {verdict} inline tasks ({metric}: {} against {} {}).",
         place.join(", "),
-        number(median(&b.samples)),
-        number(median(&a.samples)),
+        number(b.median()?),
+        number(a.median()?),
         a.unit
     ))
 }

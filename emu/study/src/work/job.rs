@@ -41,19 +41,6 @@ pub struct Job {
     pub amount: Amount,
     /// Operations of each thread before the measured part.
     pub warm_up: u64,
-    /// Whether [`Outcome::counters`] are wanted.
-    pub counting: Counting,
-}
-
-/// Whether the counters of the device are read before and after the measured part, which takes longer than many a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Counting {
-    /// They are not.
-    #[default]
-    Off,
-    /// They are.
-    On,
 }
 
 /// What is done again and again. "Target" is the end that does not measure.
@@ -218,7 +205,6 @@ impl Job {
             registration: Registration::default(),
             amount: Amount::Milliseconds(300),
             warm_up: 100,
-            counting: Counting::default(),
         }
     }
 
@@ -256,8 +242,8 @@ pub struct Outcome {
     pub prefetch_ns: Option<u64>,
     /// What the registration cache has done, if there was one.
     pub cache: Option<CacheCounts>,
-    /// Counters of the device that have changed in the measured part. Empty without [`Counting::On`], or if the driver
-    /// cannot read them: it can under urxe on this machine.
+    /// Counters of the device that have changed in the measured part. Empty if the driver cannot read them: it can under
+    /// urxe on this machine.
     pub counters: Counters,
 }
 

@@ -110,14 +110,14 @@ impl Meter {
     #[inline]
     pub(super) fn sample(&mut self, time: Duration) {
         self.operations += 1;
-        self.samples.add(time.as_nanos() as u64);
+        self.samples.add(nanoseconds(time));
     }
 
     /// A burst of operations was posted in this time.
     pub(super) fn burst(&mut self, time: Duration, count: u64) {
         self.posting += time;
         self.operations += count;
-        self.samples.add(time.as_nanos() as u64 / count.max(1));
+        self.samples.add(nanoseconds(time) / count.max(1) as f64);
     }
 
     /// What was counted.
@@ -152,14 +152,19 @@ pub(super) fn peak(tallies: &[Tally]) -> Option<f64> {
     (1..whole).map(in_window).reduce(f64::max).map(|most| most / WINDOW.as_secs_f64())
 }
 
+#[inline]
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_nanos() as u64 as f64
+}
+
 /// Times of operations in ns.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     histogram: Histogram<u64>,
     sum: f64,
     squares: f64,
-    min: u64,
-    max: u64,
+    min: f64,
+    max: f64,
 }
 
 impl Samples {
@@ -167,15 +172,15 @@ impl Samples {
     pub(super) fn new() -> Self {
         #[expect(clippy::unwrap_used, reason = "the arguments are constants that hdrhistogram takes")]
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-        Self { histogram, sum: 0.0, squares: 0.0, min: u64::MAX, max: 0 }
+        Self { histogram, sum: 0.0, squares: 0.0, min: f64::INFINITY, max: 0.0 }
     }
 
     #[inline]
-    pub(super) fn add(&mut self, time: u64) {
-        self.histogram.saturating_record(time);
-        let value = time as f64;
-        self.sum += value;
-        self.squares += value * value;
+    pub(super) fn add(&mut self, time: f64) {
+        // To the nearest one, which `round` of an f64 takes a call for.
+        self.histogram.saturating_record((time + 0.5) as u64);
+        self.sum += time;
+        self.squares += time * time;
         self.min = self.min.min(time);
         self.max = self.max.max(time);
     }
@@ -199,11 +204,11 @@ impl Samples {
         let in_us = |time: f64| time / 1e3 / share;
         let mean = self.sum / count as f64;
         let variance = (self.squares / count as f64 - mean * mean).max(0.0);
-        let at = |quantile| in_us(self.histogram.value_at_quantile(quantile).min(self.max) as f64);
+        let at = |quantile| in_us(self.histogram.value_at_quantile(quantile) as f64).min(in_us(self.max));
         Some(Latency {
             count,
-            min: in_us(self.min as f64),
-            max: in_us(self.max as f64),
+            min: in_us(self.min),
+            max: in_us(self.max),
             typical: at(0.5),
             average: in_us(mean),
             deviation: in_us(variance.sqrt()),
@@ -220,7 +225,7 @@ mod tests {
     #[test]
     fn a_summary_agrees_with_what_was_computed_by_hand() {
         let mut samples = Samples::new();
-        for time in [2000, 4000, 4000, 4000, 5000, 5000, 7000, 9000] {
+        for time in [2000.0, 4000.0, 4000.0, 4000.0, 5000.0, 5000.0, 7000.0, 9000.0] {
             samples.add(time);
         }
         let summary = samples.summary(1.0).unwrap();
@@ -232,11 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn bursts_of_less_than_a_nanosecond_each_are_not_nothing() {
+        let mut meter = Meter::new(Amount::Operations(8), 8);
+        meter.burst(Duration::from_nanos(3), 4);
+        meter.burst(Duration::from_nanos(7), 4);
+        let summary = meter.finish().samples.summary(1.0).unwrap();
+        assert_eq!((summary.min, summary.average, summary.max), (0.000_75, 0.001_25, 0.001_75));
+    }
+
+    #[test]
     fn merged_samples_are_as_if_one_thread_had_taken_them() {
         let (mut all, mut one, mut other) = (Samples::new(), Samples::new(), Samples::new());
         for time in 1..1000 {
-            all.add(time * 17);
-            if time % 3 == 0 { one.add(time * 17) } else { other.add(time * 17) }
+            let part = if time % 3 == 0 { &mut one } else { &mut other };
+            part.add(f64::from(time * 17));
+            all.add(f64::from(time * 17));
         }
         one.merge(&other);
         assert_eq!(one.summary(1.0), all.summary(1.0));

@@ -23,8 +23,8 @@ pub mod worker;
 
 pub use error::{Error, Result};
 pub use job::{
-    Amount, Api, CacheCounts, Counters, Counting, Job, LatencyIs, Long, Measure, Memory, Operation, Outcome,
-    Pages, Payload, Registration,
+    Amount, Api, CacheCounts, Counters, Job, LatencyIs, Long, Measure, Memory, Operation, Outcome, Pages,
+    Payload, Registration,
 };
 
 use meter::{Samples, Tally};

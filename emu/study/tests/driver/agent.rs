@@ -32,7 +32,7 @@ fn start(options: &Options) -> Result<Pair, Error> {
 }
 
 fn targets(fabric: &str) -> usize {
-    on_fabric(fabric).iter().filter(|process| process.command.contains("\"role\":{\"target\"")).count()
+    on_fabric(fabric).iter().filter(|process| process.command.contains("study-worker target")).count()
 }
 
 #[test]

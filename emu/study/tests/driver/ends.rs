@@ -87,7 +87,7 @@ fn the_death_of_a_worker_ends_the_job_and_is_told() {
             let name = format!("test-{}-{end}", std::process::id());
             let setting = Setting { flags: vec![("fabric".into(), name.clone())], ..Setting::default() };
             let mut pair = Pair::start(&setting, &options(), &Interrupt::default()).unwrap();
-            let victim = format!("\"role\":{{\"{end}\"");
+            let victim = format!("study-worker {end}");
             let killer = std::thread::spawn(move || {
                 let worker =
                     || on_fabric(&name).into_iter().find(|process| process.command.contains(&victim));

@@ -15,28 +15,12 @@ use crate::support::Random;
 
 /// The device of the bench.
 pub(crate) fn device() -> DeviceFacts {
-    DeviceFacts {
-        name: "urxe0".into(),
-        driver: "urxe 0.1.0".into(),
-        link_layer: "Ethernet".into(),
-        mtu: 4096,
-        max_inline: 256,
-        max_depth: 8192,
-        atomics: true,
-        on_demand: true,
-        implicit: true,
-    }
+    DeviceFacts { max_inline: 256, ..DeviceFacts::sample("urxe 0.1.0") }
 }
 
 /// The kernel's device, without on-demand paging.
 pub(crate) fn other_device() -> DeviceFacts {
-    DeviceFacts {
-        name: "rxe0".into(),
-        driver: "rdma_rxe".into(),
-        on_demand: false,
-        implicit: false,
-        ..device()
-    }
+    DeviceFacts { on_demand: false, implicit: false, max_inline: 256, ..DeviceFacts::sample("rdma_rxe") }
 }
 
 /// The options of a command line.

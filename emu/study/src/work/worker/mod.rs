@@ -2,7 +2,7 @@
 //!
 //! The target listens for the initiator on a TCP port, which it tells the driver on its standard output; the initiator
 //! connects, takes jobs on its standard input, a JSON value a line, and writes what they have given to its standard
-//! output. Jobs reach the target through the initiator, as do the addresses of queue pairs. A worker ends when its
+//! output. The first line of standard input says what a worker is: command lines can be read by everybody. Jobs reach the target through the initiator, as do the addresses of queue pairs. A worker ends when its
 //! standard input does.
 
 use std::io::{self, BufRead, Write};
@@ -83,9 +83,10 @@ pub enum Report {
     Failed(String),
 }
 
-/// Runs a worker until its standard input ends.
-pub fn run(options: &Options) -> std::result::Result<(), String> {
+/// Runs the worker that the first line of standard input describes, until that ends.
+pub fn run() -> std::result::Result<(), String> {
     tie_to_parent();
+    let options = &read_options().map_err(|e| format!("a worker is started by `urxe study`: {e}"))?;
     // Before there are other threads, so that those of the device are bound as well.
     let bound = check_cpus(&options.cpus).and_then(|()| bind(&options.cpus));
     let commands = read_commands();
@@ -109,6 +110,12 @@ fn tie_to_parent() {
     let signal = rustix::process::Signal::TERM;
     // Where that is not possible, standard input still ends.
     let _ = rustix::process::set_parent_process_death_signal(Some(signal));
+}
+
+fn read_options() -> io::Result<Options> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
 }
 
 /// Reads standard input. At its end the process ends, whatever it is doing.
