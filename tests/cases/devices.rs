@@ -20,13 +20,9 @@ use urxe::verbs::{
 use urxe::wire::Opcode;
 
 use crate::harness::{
-    CAPS, End, EndInit, MS, Rng, SECOND, US, Wiring, World, connect, good, masks, pair, perfect, set_state,
-    to_init, vector,
+    CAPS, End, EndInit, MS, Rng, SECOND, US, Wiring, World, connect, counter, good, masks, pair, perfect,
+    set_state, to_init, vector,
 };
-
-fn counter(device: &Device, name: &str) -> u64 {
-    device.counters().into_iter().filter(|(n, _)| *n == name).map(|(_, v)| v).sum()
-}
 
 #[test]
 fn a_thousand_messages_from_just_below_the_largest_psn_do_not_stall_at_the_wrap() {

@@ -3,9 +3,10 @@
 use urxe::ids::Mtu;
 use urxe::verbs::SendOp;
 
-use crate::harness::{EndInit, MS, Rng, SECOND, US, Wiring, World, good, pair, perfect, seeds};
+use crate::harness::{
+    EndInit, MS, Rng, SECOND, US, Wiring, World, config, counter, good, pair, perfect, seeds,
+};
 use crate::traffic::{Plan, Simulated, exchange};
-use crate::{config, counter};
 
 const ALL: [(&str, &str); 6] = [
     ("loss", "5%"),

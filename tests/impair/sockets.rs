@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use urxe::device::Device;
 use urxe::verbs::{QpType, SendOp};
 
-use crate::harness::{End, EndInit, Wiring, connect, good, wait};
+use crate::harness::{End, EndInit, Wiring, config, connect, counter, good, wait};
 use crate::traffic::{Plan, Sockets, exchange};
-use crate::{config, counter};
 
 const MODES: [&str; 3] = ["inline", "workqueue", "auto"];
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,6 +1,5 @@
 //! Every operation meets absent pages at both ends, in virtual time.
 
-use urxe::config::{Config, Source};
 use urxe::device::Device;
 use urxe::mem::odp::Advice;
 use urxe::mem::{Access, AdviseError, HostAddr, PdId, Registered, copy};
@@ -8,20 +7,13 @@ use urxe::time::Latency;
 use urxe::verbs::{QpType, Remote, SendOp, Sge, WcOpcode, WcStatus};
 
 use crate::harness::{
-    ALL_ACCESS, Buf, End, EndInit, MS, Rng, SECOND, US, Wiring, World, good, pair, perfect, seeds,
+    ALL_ACCESS, Buf, End, EndInit, MS, Rng, SECOND, US, Wiring, World, config, counter, good, pair, perfect,
+    seeds,
 };
 use crate::memory::{Map, PAGE, has_events};
 use crate::traffic::{Fabric, Plan, exchange};
 
 pub(crate) const ODP: Access = Access(ALL_ACCESS.0 | Access::ON_DEMAND.0);
-
-pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
-    let mut config = Config::default();
-    for (key, value) in settings {
-        config.set(key, value, Source::Default).unwrap();
-    }
-    config
-}
 
 /// A mapping with its keys on a device.
 pub(crate) struct Paged {
@@ -48,10 +40,6 @@ impl Paged {
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         copy::write(HostAddr(self.map.addr + at as u64), bytes).unwrap();
     }
-}
-
-pub(crate) fn counter(device: &Device, name: &str) -> u64 {
-    device.counters().into_iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// Lets time pass until `ends` have so many completions.

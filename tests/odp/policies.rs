@@ -2,8 +2,8 @@
 
 use urxe::verbs::SendOp;
 
-use crate::faults::{ODP, Paged, completions, config, counter};
-use crate::harness::{EndInit, MS, Wiring, World, good, pair, perfect};
+use crate::faults::{ODP, Paged, completions};
+use crate::harness::{EndInit, MS, Wiring, World, config, counter, good, pair, perfect};
 use crate::memory::{Map, PAGE};
 
 #[test]

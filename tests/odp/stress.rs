@@ -9,8 +9,8 @@ use urxe::device::Device;
 use urxe::mem::{Access, HostAddr, copy};
 use urxe::verbs::{Remote, SendOp, WcStatus};
 
-use crate::faults::{ODP, Paged, config, counter};
-use crate::harness::{End, EndInit, Rng, Wiring, connect, wait};
+use crate::faults::{ODP, Paged};
+use crate::harness::{End, EndInit, Rng, Wiring, config, connect, counter, wait};
 use crate::memory::{Map, PAGE};
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use urxe::config::Config;
+use urxe::config::{Config, Source};
 use urxe::cq::Cq;
 use urxe::device::{Clock, Device, EventSink, QpInit, QueuePair};
 use urxe::ids::{Gid, Mtu, Psn, QKey};
@@ -36,6 +36,20 @@ pub(crate) fn seeds(fixed: &[u64]) -> Vec<u64> {
     }
     let fresh = std::collections::hash_map::RandomState::new().build_hasher().finish();
     fixed.iter().copied().chain([fresh]).collect()
+}
+
+/// The configuration with these settings.
+pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
+    let mut config = Config::default();
+    for (key, value) in settings {
+        config.set(key, value, Source::Default).unwrap();
+    }
+    config
+}
+
+/// A device's counter.
+pub(crate) fn counter(device: &Device, name: &str) -> u64 {
+    device.counters().into_iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 /// Random numbers from a seed (SplitMix64).

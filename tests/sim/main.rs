@@ -2,6 +2,7 @@
 //!
 //! A failing test prints the seed; `URXE_SIM_SEED=<seed>` runs that one alone.
 
+#[allow(dead_code)]
 mod harness;
 #[allow(dead_code)]
 mod traffic;

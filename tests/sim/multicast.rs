@@ -5,7 +5,7 @@ use urxe::ids::{Gid, QKey, Qpn};
 use urxe::io::impair::Impairments;
 use urxe::verbs::{AddressVector, QpType, SendFlags, SendOp, SendWr, UdDest, WcOpcode, limits};
 
-use crate::harness::{End, EndInit, MS, Wiring, World, connect, good, perfect, set_state, vector};
+use crate::harness::{End, EndInit, MS, Wiring, World, connect, counter, good, perfect, set_state, vector};
 
 const GRH: usize = 40;
 const SLOT: usize = 1024;
@@ -61,10 +61,6 @@ fn arrived(end: &End, from: &End, gid: Gid) -> usize {
     count
 }
 
-fn counter(world: &World, device: usize, name: &str) -> u64 {
-    world.devices[device].counters().iter().find(|(n, _)| *n == name).unwrap().1
-}
-
 #[test]
 fn each_member_of_a_group_gets_one_copy_and_the_sender_too_unless_it_does_not_want_it() {
     for deaf in [false, true] {
@@ -116,10 +112,10 @@ fn a_member_that_was_attached_twice_gets_one_copy_and_one_that_was_detached_none
     world.pass(MS);
     assert_eq!(arrived(&other, &sender, group(1)), 1);
     drop(other);
-    let before = counter(&world, 1, "rx_datagrams");
+    let before = counter(&world.devices[1], "rx_datagrams");
     send(&world, &sender, 0, &to(group(1)), Qpn::MULTICAST, QKEY);
     world.pass(MS);
-    assert_eq!(counter(&world, 1, "rx_datagrams"), before, "the device has left the group");
+    assert_eq!(counter(&world.devices[1], "rx_datagrams"), before, "the device has left the group");
 }
 
 #[test]
@@ -151,7 +147,7 @@ fn a_datagram_is_for_a_group_by_address_and_number_or_dropped() {
     send(&world, &sender, 0, &vector(member.ip), Qpn::MULTICAST, QKEY);
     world.pass(MS);
     assert_eq!(member.poll().len(), 0);
-    assert_eq!(counter(&world, 1, "dropped_multicast"), 2);
+    assert_eq!(counter(&world.devices[1], "dropped_multicast"), 2);
     // Between others that are for the queue pair alone, too.
     for (av, qpn) in [
         (vector(member.ip), member.qp.number()),
@@ -163,7 +159,7 @@ fn a_datagram_is_for_a_group_by_address_and_number_or_dropped() {
     }
     world.pass(MS);
     assert_eq!(member.poll().len(), 3);
-    assert_eq!(counter(&world, 1, "dropped_multicast"), 3);
+    assert_eq!(counter(&world.devices[1], "dropped_multicast"), 3);
 }
 
 #[test]

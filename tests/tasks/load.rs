@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use urxe::device::Device;
 use urxe::verbs::{AttrMask, QpAttr, QpState, SendOp, WcStatus};
 
-use crate::harness::wait;
-use crate::harness::{EndInit, Rng};
-use crate::{MODES, config, counter, in_time, join, pair};
+use crate::harness::{EndInit, Rng, config, counter, wait};
+use crate::{MODES, in_time, join, pair};
 
 const BYTES: usize = 1 << 18;
 

@@ -14,25 +14,12 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use urxe::config::{Config, Source};
 use urxe::device::Device;
 
 use crate::harness::{End, EndInit, Wiring, connect};
 
 const MODES: [&str; 3] = ["inline", "workqueue", "auto"];
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn config(settings: &[(&str, &str)]) -> Config {
-    let mut config = Config::default();
-    for (key, value) in settings {
-        config.set(key, value, Source::Default).unwrap();
-    }
-    config
-}
-
-fn counter(device: &Device, name: &str) -> u64 {
-    device.counters().into_iter().find(|(n, _)| *n == name).unwrap().1
-}
 
 /// Two connected ends on devices of their own.
 fn pair(a: &Device, b: &Device, init: &EndInit) -> (End, End) {

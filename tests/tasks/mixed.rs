@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use urxe::device::Device;
 
+use crate::harness::{config, counter};
 use crate::traffic::{Plan, Sockets, exchange};
-use crate::{MODES, PATIENCE, config, counter};
+use crate::{MODES, PATIENCE};
 
 fn mixed(modes: [&str; 2], workers: &str) -> Sockets {
     let devices = modes.map(|mode| Device::open(&config(&[("tasks", mode), ("workers", workers)])).unwrap());

@@ -6,9 +6,8 @@ use urxe::config::Tasks;
 use urxe::device::{CreateError, Device, Placement, QpInit};
 use urxe::verbs::{QpType, SendOp, WcStatus};
 
-use crate::harness::wait;
-use crate::harness::{CAPS, End, EndInit, connect};
-use crate::{config, counter, join, pair};
+use crate::harness::{CAPS, End, EndInit, config, connect, counter, wait};
+use crate::{join, pair};
 
 /// The same queue pair's description again, placed.
 fn place(device: &Device, end: &mut End, placement: Placement) {
