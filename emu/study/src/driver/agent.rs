@@ -53,6 +53,8 @@ pub(super) struct Remote {
     pub(super) target: SocketAddr,
     /// What it wants to see.
     pub(super) token: String,
+    /// Whether that is this machine.
+    pub(super) here: bool,
     stream: TcpStream,
 }
 
@@ -83,7 +85,8 @@ impl Remote {
             // Nobody may wait any more.
             let _ = events.send(Event::Lost(why));
         });
-        Ok(Self { target, token, stream })
+        let here = is_here(&stream);
+        Ok(Self { target, token, here, stream })
     }
 }
 
@@ -93,6 +96,12 @@ impl Drop for Remote {
         // It may be gone.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
+}
+
+/// Whether both ends of a connection are on this machine.
+fn is_here(stream: &TcpStream) -> bool {
+    let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+    ends.is_some_and(|(local, peer)| local.ip() == peer.ip())
 }
 
 fn worker_version() -> String {
@@ -242,6 +251,7 @@ fn start(
         device: options.device.clone(),
         gid_index: options.gid_index,
         cpus: wanted.setting.target_cpus.clone(),
+        shares_cpus: is_here(stream) && wanted.setting.shares_cpus(),
         role: Role::Target(address),
     };
     let flags = flags(options, &wanted.setting, &[]);

@@ -31,6 +31,14 @@ pub struct Setting {
     pub target_cpus: Vec<usize>,
 }
 
+impl Setting {
+    /// Whether threads of both ends may meet on a CPU, if the ends are on one machine.
+    fn shares_cpus(&self) -> bool {
+        let (a, b) = (&self.initiator_cpus, &self.target_cpus);
+        a.is_empty() || b.is_empty() || a.iter().any(|cpu| b.contains(cpu))
+    }
+}
+
 /// What all pairs of a study have in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {

@@ -137,21 +137,28 @@ impl Starting<'_> {
         let fabric = (self.options.device.is_none() && alone).then(|| Fabric::of(&chosen));
         let of_node = |node| fabric.as_ref().map_or(Vec::new(), |fabric| fabric.flags(node));
         let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let mut target = self.process(Side::Target, Role::Target(here), &of_node(0))?;
+        let mut target = self.process(Side::Target, Role::Target(here), true, &of_node(0))?;
         let (port, token) = listening(&self.events, &mut target)?;
         let role = Role::Initiator { target: SocketAddr::new(here, port), token };
-        let initiator = self.process(Side::Initiator, role, &of_node(1))?;
+        let initiator = self.process(Side::Initiator, role, true, &of_node(1))?;
         self.finish(fabric, Target::Local(target), initiator)
     }
 
     fn remote(self, host: &str) -> Result<Pair, Error> {
         let remote = Remote::start(host, self.setting, self.sender.clone())?;
         let role = Role::Initiator { target: remote.target, token: remote.token.clone() };
-        let initiator = self.process(Side::Initiator, role, &[])?;
+        let initiator = self.process(Side::Initiator, role, remote.here, &[])?;
         self.finish(None, Target::Remote { _until_the_end: remote }, initiator)
     }
 
-    fn process(&self, side: Side, role: Role, more: &[(String, String)]) -> Result<Process, Error> {
+    /// `here`: whether the other end is on this machine.
+    fn process(
+        &self,
+        side: Side,
+        role: Role,
+        here: bool,
+        more: &[(String, String)],
+    ) -> Result<Process, Error> {
         let cpus = match side {
             Side::Initiator => &self.setting.initiator_cpus,
             Side::Target => &self.setting.target_cpus,
@@ -160,6 +167,7 @@ impl Starting<'_> {
             device: self.options.device.clone(),
             gid_index: self.options.gid_index,
             cpus: cpus.clone(),
+            shares_cpus: here && self.setting.shares_cpus(),
             role,
         };
         let flags = flags(self.options, self.setting, more);

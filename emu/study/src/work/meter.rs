@@ -75,7 +75,7 @@ impl Meter {
         if self.end.is_some_and(|end| self.now >= end) {
             self.left = 0;
         }
-        self.spread((self.now - self.started).as_nanos() as f64 / WINDOW.as_nanos() as f64);
+        self.spread(nanoseconds(self.now - self.started) / nanoseconds(WINDOW));
     }
 
     /// Counts what was over since the last look at the clock, evenly over that time, which ends so many windows after the

@@ -25,6 +25,7 @@ pub(super) struct Station {
     pub(super) domain: Arc<ProtectionDomain>,
     pub(super) port: Port,
     pub(super) limits: Limits,
+    shares_cpus: bool,
 }
 
 /// What one thread of the other end has to know.
@@ -55,12 +56,12 @@ pub(super) struct End {
 
 impl Station {
     /// Opens a device.
-    pub(super) fn open(device: Option<&str>, gid_index: Option<u32>) -> Result<Self> {
+    pub(super) fn open(device: Option<&str>, gid_index: Option<u32>, shares_cpus: bool) -> Result<Self> {
         let context = Context::open(device)?;
         let port = context.port(gid_index)?;
         let limits = context.limits()?;
         let domain = ProtectionDomain::new(&context)?;
-        Ok(Self { context, domain, port, limits })
+        Ok(Self { context, domain, port, limits, shares_cpus })
     }
 
     /// Most bytes of inline data that a queue pair can have.
@@ -151,8 +152,8 @@ impl Station {
             }
             _ => Keys::given(key),
         };
-        // Both ends may be on this machine.
-        let patience = Patience::new(stop.clone(), 2 * job.threads);
+        let ends = if self.shares_cpus { 2 } else { 1 };
+        let patience = Patience::new(stop.clone(), ends * job.threads);
         end.lanes.push(Lane::new(endpoint, end.role, job, layout, key, keys, patience));
         end.memories.push(memory);
         end.regions.push(region);

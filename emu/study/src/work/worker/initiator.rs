@@ -26,7 +26,7 @@ pub(super) fn run(
     token: &str,
     commands: &Receiver<Command>,
 ) -> Result<()> {
-    let station = Station::open(options.device.as_deref(), options.gid_index)?;
+    let station = Station::open(options.device.as_deref(), options.gid_index, options.shares_cpus)?;
     let stop = Arc::new(Stop::default());
     let link = Link::connect(target, token, &stop)?;
     tell(&Report::Started(facts(&station)?))?;

@@ -31,6 +31,8 @@ pub struct Options {
     pub gid_index: Option<u32>,
     /// CPUs of its threads; all if empty. Those that work take one each, in turns.
     pub cpus: Vec<usize>,
+    /// Whether the other end's threads may be on them, too.
+    pub shares_cpus: bool,
     /// Which end it is.
     pub role: Role,
 }

@@ -16,7 +16,7 @@ use crate::work::station::{End, LaneEnd, Station};
 
 /// Serves one initiator, until it is gone.
 pub(super) fn run(options: &Options, address: IpAddr) -> Result<()> {
-    let station = Station::open(options.device.as_deref(), options.gid_index)?;
+    let station = Station::open(options.device.as_deref(), options.gid_index, options.shares_cpus)?;
     let listener = TcpListener::bind((address, 0)).map_err(Error::system("cannot listen"))?;
     let port = listener.local_addr().map_err(Error::system("cannot listen"))?.port();
     let token = token();
