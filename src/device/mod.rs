@@ -16,6 +16,7 @@
 pub mod attr;
 pub mod counters;
 mod gather;
+mod hold;
 mod impaired;
 pub mod multicast;
 pub mod qp;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Core;
+use super::hold::Holding;
 use super::qp::Qp;
 use super::queued::{Buffers, Cached};
 use parking_lot::MutexGuard;
@@ -31,7 +32,7 @@ pub(crate) struct Receiver {
     /// The ICRC's constant part for the sender last heard.
     icrc: Cached,
     /// Queue pairs with an acknowledgement that waits for company.
-    lazy: Vec<Arc<Qp>>,
+    pub(super) lazy: Vec<Arc<Qp>>,
     /// Rounds that these have waited, and the bytes that came meanwhile.
     lazy_rounds: u32,
     lazy_bytes: usize,
@@ -40,6 +41,8 @@ pub(crate) struct Receiver {
     /// Bytes and packets that the last round brought.
     pub(super) last_bytes: usize,
     last_packets: usize,
+    /// Whether acknowledgements wait for the program's answer.
+    pub(super) holding: Holding,
     /// When a polling program last received something.
     idle_since: Instant,
     /// Rounds until the socket's backlog is looked at.
@@ -71,6 +74,7 @@ impl Receiver {
             quiet_until: Instant::ZERO,
             last_bytes: 0,
             last_packets: 0,
+            holding: Holding::default(),
             idle_since: Instant::ZERO,
             until_backlog: 0,
             congested: false,
@@ -126,6 +130,10 @@ impl Core {
 
     /// Sends the acknowledgements that have waited for company for long enough.
     pub(super) fn company(&self, rx: &mut Receiver, now: Instant) {
+        if rx.lazy.is_empty() {
+            (rx.lazy_rounds, rx.lazy_bytes) = (0, 0);
+            return;
+        }
         // The peer's window must not run empty while a stream comes in.
         rx.lazy_rounds += 1;
         rx.lazy_bytes += rx.last_bytes;
@@ -210,6 +218,7 @@ impl Core {
                     qp.send_replies(self, &mut side, now, &mut notices, None);
                 }
                 let lazy = side.has_replies() && !side.is_urgent();
+                rx.holding.written = side.just_written();
                 if pending.as_ref().is_some_and(|p| is_response_to(p, qpn)) {
                     held = Some(qp.clone());
                 } else {
@@ -463,7 +472,7 @@ impl Core {
     }
 
     /// What can run now, for the receive thread. With `hold` it takes its time where others do better
-    /// for it: acknowledgements of small messages are kept for a moment, and so is the socket of a stream left alone.
+    /// for it: acknowledgements are kept for a moment ([`Core::hold`]), and so is the socket of a stream left alone.
     pub(crate) fn run_all(&self, hold: bool) -> Ran {
         let mut any = self.run_faults();
         self.send_gathered(self.clock.now());
@@ -485,7 +494,8 @@ impl Core {
             any = true;
             self.run_timers(now, TIMER_GRACE);
         }
-        let held = hold && !rx.lazy.is_empty() && rx.last_packets <= FEW;
+        let packets = rx.last_packets;
+        let held = hold && !rx.lazy.is_empty() && rx.holding.is_due(packets);
         if !held {
             let now = self.clock.now();
             self.flush_lazy(&mut rx, now);
@@ -551,8 +561,6 @@ const LAZY_BYTES: usize = 128 * 1024;
 const POLITE: u64 = 20_000;
 /// Rounds after which the receive thread looks whether the program polls again.
 const ROUNDS: usize = 64;
-/// A round with no more packets than this may be half of a conversation.
-const FEW: usize = 4;
 /// A round with so many bytes is part of a stream.
 const STREAM: usize = 16 * 1024;
 /// A backlog of this part of the receive buffer means that receiving does not keep up.

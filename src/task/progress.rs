@@ -20,8 +20,6 @@ use crate::time::Instant;
 
 /// A program that has polled within this time is taken to poll on.
 const POLLING: u64 = 100_000;
-/// How long acknowledgements wait for the program's answer, in ns.
-const HOLD: u64 = 15_000;
 /// How long the thread sleeps at most while a program polls.
 const LONGEST_NAP: u64 = 800_000;
 /// How long, in ns, what the link is to send is left to a program that polls, before the thread sends it.
@@ -151,10 +149,7 @@ fn run(core: &Core, waker: &Waker) {
         attention.waits_until.store(RUNNING, Ordering::SeqCst);
         nap = POLLING;
         let ran = match core.run_all(true) {
-            // A program that looks at its memory for what a peer writes there answers at once, if it gets the CPU.
-            Ran::Held if !wait(&*core.link, waker, Some(HOLD)).is_ok_and(|ready| ready.link) => {
-                core.run_all(false)
-            }
+            Ran::Held if !core.hold(waker) => core.run_all(false),
             ran => ran,
         };
         if ran != Ran::Nothing {

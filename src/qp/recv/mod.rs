@@ -121,6 +121,8 @@ pub struct RecvSide {
     /// A sequence NAK (or RNR NAK) was sent for the gap at `epsn`: one for each gap.
     nak_sent: bool,
     message: Message,
+    /// Bytes of the last whole RDMA WRITE.
+    written: u32,
     saved: VecDeque<SavedAtomic>,
     replies: Replies,
     parked: Parked,
@@ -153,6 +155,7 @@ impl RecvSide {
             msn: 0,
             nak_sent: false,
             message: Message::None,
+            written: 0,
             saved: VecDeque::new(),
             replies: Replies::default(),
             parked: Parked::default(),

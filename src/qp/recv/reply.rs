@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::RecvSide;
+use super::{Message, RecvSide};
 use crate::ids::{PKey, Psn, RKey};
 use crate::mem::odp::By;
 use crate::mem::{Access, Key, MemError, Memory, Miss, copy};
@@ -177,6 +177,11 @@ impl RecvSide {
     /// answered, so that both leave together.
     pub fn is_urgent(&self) -> bool {
         self.replies.is_urgent()
+    }
+
+    /// Bytes of the RDMA WRITE that has just come to its end; 0 if one goes on.
+    pub fn just_written(&self) -> u32 {
+        if matches!(self.message, Message::None) { self.written } else { 0 }
     }
 
     /// Whether an acknowledgement waits.

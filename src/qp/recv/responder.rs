@@ -436,6 +436,7 @@ impl RecvSide {
         self.epsn = self.epsn.plus(1);
         if position.is_end() {
             self.message = Message::None;
+            self.written = total;
             self.msn = (self.msn + 1) & Psn::MASK;
             if let Some(wqe) = receive {
                 let mut wc = Wc::new(wqe.id, WcOpcode::RecvRdmaWithImm, self.qpn, total);
