@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use urxe::config::Config;
 use urxe::device::Device;
 use urxe::mem::{Access, HostAddr, copy};
-use urxe::verbs::{Remote, SendOp, WcStatus};
+use urxe::verbs::{QpState, Remote, SendOp, WcStatus};
 
 use crate::faults::{ODP, Paged};
 use crate::harness::{End, EndInit, Rng, Wiring, config, connect, counter, wait};
@@ -93,14 +93,18 @@ fn read_while_pages_change(tasks: &str) {
                                 assert!(fresh, "page {}: {generation} < {}", page + index, oldest[index]);
                             }
                         }
-                        // It was unmapped just then.
-                        WcStatus::RemAccessErr => {
+                        // It was unmapped just then. A page that changed between its checksum and the system's copy of it is
+                        // a response lost; if a refusal follows it, the READ is asked for again, in vain.
+                        status
+                            if status == WcStatus::RemAccessErr
+                                || status == WcStatus::RetryExcErr && ends.1.qp.state() == QpState::Err =>
+                        {
                             refused.fetch_add(1, Ordering::Relaxed);
                             far.deregister(keys.lkey).unwrap();
                             ends = pair(near, far);
                             keys = register(&ends.1);
                         }
-                        status => panic!("{status:?}"),
+                        status => panic!("{status:?}: {:?}; {:?}", near.counters(), far.counters()),
                     }
                 }
             });

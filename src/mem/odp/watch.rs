@@ -148,8 +148,9 @@ struct Shared {
     covered: [(AtomicU64, AtomicU64); COVERED],
     /// Counts the events after which a mapping may not be registered any more.
     unmaps: AtomicU64,
-    /// Events may have been read whose pages are not yet absent.
-    reading: AtomicBool,
+    /// Rounds of the reading thread that have begun or ended: odd while events may have been read whose pages are not yet
+    /// absent.
+    rounds: AtomicU64,
     /// The next entry of `covered` to be replaced.
     turn: Mutex<usize>,
 }
@@ -276,7 +277,7 @@ impl Watch {
             fd,
             covered: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; COVERED],
             unmaps: AtomicU64::new(0),
-            reading: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
             turn: Mutex::new(0),
         });
         let mut watch = Self { shared, stop, thread: None, pid };
@@ -317,9 +318,11 @@ impl Watch {
     /// Waits until what the program has done before is known, so that what is made present now is not taken for what
     /// was given up then. In vain, and not for long, in a child, where nobody reads.
     pub(super) fn settle(&self) {
-        if self.shared.reading.load(Ordering::SeqCst) {
+        let round = self.shared.rounds.load(Ordering::SeqCst);
+        // Only for the present one: a program that never stops would be waited for forever.
+        if round % 2 == 1 {
             let end = Instant::now() + SETTLED;
-            while self.shared.reading.load(Ordering::Acquire) && Instant::now() < end {
+            while self.shared.rounds.load(Ordering::Acquire) == round && Instant::now() < end {
                 std::thread::yield_now();
             }
         }
@@ -398,7 +401,7 @@ impl Shared {
                 continue;
             }
             // Before the program's call returns, which is when its event is read.
-            self.reading.store(true, Ordering::SeqCst);
+            self.rounds.fetch_add(1, Ordering::SeqCst);
             // SAFETY: reads at most as many bytes as the array has; every pattern of bytes is a valid message.
             let n = unsafe { libc::read(self.fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
             let count = usize::try_from(n).unwrap_or(0) / size_of::<Message>();
@@ -419,7 +422,7 @@ impl Shared {
                     _ => {}
                 }
             }
-            self.reading.store(false, Ordering::Release);
+            self.rounds.fetch_add(1, Ordering::Release);
             if count == 0 && fds[1].revents != 0 {
                 return;
             }
