@@ -11,9 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
 use urxe::config::{Config, Daemon, Source};
 use urxe_control::connection::Connection;
 use urxe_control::launch::Launch;
@@ -342,24 +340,13 @@ impl Side {
         if let Some(group) = self.running {
             // It may have ended by itself, here and below.
             let _ = kill_process_group(group, Signal::TERM);
-            while self.poll().is_none() && Instant::now() < end {
+            while (self.poll().is_none() || sockets::has_followers(self.group())) && Instant::now() < end {
                 thread::sleep(TICK);
             }
-            if self.code.is_none() {
-                let _ = kill_process_group(group, Signal::KILL);
-                self.look(WaitIdOptions::empty());
-            }
+            let _ = kill_process_group(group, Signal::KILL);
+            self.look(WaitIdOptions::empty());
             let _ = self.child.wait();
             self.running = None;
-            // The group outlives its leader, and keeps its number, as long as it has members; when there is none this
-            // fails.
-            while test_kill_process_group(group).is_ok() {
-                if Instant::now() >= end {
-                    let _ = kill_process_group(group, Signal::KILL);
-                    break;
-                }
-                thread::sleep(TICK);
-            }
         }
         self.code.unwrap_or(OWN_ERROR)
     }

@@ -43,6 +43,11 @@ fn members(group: i32) -> Vec<u32> {
     pids.filter(|pid| group_of(*pid) == Some(group)).collect()
 }
 
+/// Whether others than its leader are in a process group.
+pub(crate) fn has_followers(group: i32) -> bool {
+    members(group).into_iter().any(|pid| i32::try_from(pid) != Ok(group))
+}
+
 /// The process group of a process.
 pub(crate) fn group_of(pid: u32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -189,14 +189,19 @@ impl Demand {
         watch.clone()
     }
 
-    /// Makes `[start, end)` of a region present and books it.
-    fn fetch(&self, region: &Region, start: u64, end: u64, write: bool) -> Result<u64, Fault> {
-        let (first, last) = (region.page(start), region.page(end - 1));
-        let (start, end) = whole_pages(start, end)?;
+    /// Makes sure that what happens to `[start, end)` from now on is heard, and what has happened is known.
+    fn listen(&self, start: u64, end: u64) {
         if let Some(watch) = self.watch() {
             watch.cover(start, end);
             watch.settle();
         }
+    }
+
+    /// Makes `[start, end)` of a region present and books it.
+    fn fetch(&self, region: &Region, start: u64, end: u64, write: bool) -> Result<u64, Fault> {
+        let (first, last) = (region.page(start), region.page(end - 1));
+        let (start, end) = whole_pages(start, end)?;
+        self.listen(start, end);
         region.root.begin(first, last);
         populate::populate(start, end, write)?;
         Ok(region.root.commit(first, last, write))
@@ -278,10 +283,7 @@ impl Demand {
             Advice::Read | Advice::Write => self.fetch(&region, start, step, advice == Advice::Write)?,
             Advice::Resident => {
                 let (from, to) = whole_pages(start, step)?;
-                if let Some(watch) = self.watch() {
-                    watch.cover(from, to);
-                    watch.settle();
-                }
+                self.listen(from, to);
                 let (first, last) = (region.page(start), region.page(step - 1));
                 region.root.begin(first, last);
                 let mut pages = 0;

@@ -312,9 +312,7 @@ impl Watch {
             }
         });
     }
-}
 
-impl Watch {
     /// Waits until what the program has done before is known, so that what is made present now is not taken for what
     /// was given up then. In vain, and not for long, in a child, where nobody reads.
     pub(super) fn settle(&self) {

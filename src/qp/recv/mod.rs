@@ -121,7 +121,7 @@ pub struct RecvSide {
     /// A sequence NAK (or RNR NAK) was sent for the gap at `epsn`: one for each gap.
     nak_sent: bool,
     message: Message,
-    /// Bytes of the last whole RDMA WRITE.
+    /// Bytes of the RDMA WRITE that the last packet has ended; 0 if it was another packet.
     written: u32,
     saved: VecDeque<SavedAtomic>,
     replies: Replies,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Message, RecvSide};
+use super::RecvSide;
 use crate::ids::{PKey, Psn, RKey};
 use crate::mem::odp::By;
 use crate::mem::{Access, Key, MemError, Memory, Miss, copy};
@@ -179,9 +179,9 @@ impl RecvSide {
         self.replies.is_urgent()
     }
 
-    /// Bytes of the RDMA WRITE that has just come to its end; 0 if one goes on.
+    /// Bytes of the RDMA WRITE that the last packet has ended; 0 if it was another packet.
     pub fn just_written(&self) -> u32 {
-        if matches!(self.message, Message::None) { self.written } else { 0 }
+        self.written
     }
 
     /// Whether an acknowledgement waits.

@@ -48,6 +48,7 @@ impl RecvSide {
         notices: &mut Notices,
     ) {
         self.now = now;
+        self.written = 0;
         let info = headers.bth.opcode.info();
         let ours = match self.kind {
             QpType::Rc => Service::Rc,
